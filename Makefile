@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+# Copyright The Segue Authors
+#
+# `make` prints the targets. Nothing lives only in CI: .ci/run calls these.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+# Where `make deps` puts the pinned parts; kept in step with tools/deps/cache.go.
+CACHE := $(or $(SEGUE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/segue)
+# A tree without commits has nothing to stamp.
+VCS := $(shell git rev-parse -q --verify HEAD >/dev/null 2>&1 && echo auto || echo false)
+# One configuration for programs and tests, so that everything is compiled once. Without cgo no C compiler is
+# needed, and programs are static.
+export CGO_ENABLED := 0
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=$(VCS))
+# Sets SEGUE_LLAMA_LIB and SEGUE_LLAMA_MODEL to the cached parts, unless the user has set them.
+PARTS := eval "$$(go run ./tools/deps -env)"; export SEGUE_LLAMA_LIB SEGUE_LLAMA_MODEL
+NOPARTS := unset SEGUE_LLAMA_LIB SEGUE_LLAMA_MODEL SEGUE_REQUIRE_MODEL
+REPORT := go run ./tools/testreport
+# Extra arguments: make demo ARGS="--kill engine", make unit TESTFLAGS="-run TestGate".
+ARGS ?=
+TESTFLAGS ?=
+FUZZTIME ?= 5
+
+.PHONY: help build deps demo test unit race lint process fault fuzz-smoke bench-smoke gen check-gen ci clean
+
+help: ## Print the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build the programs into bin/ (fetches Go modules only)
+	@tools/step.sh 'Go modules' go list -deps ./cmd/... >/dev/null
+	@tools/step.sh 'build' go build -o bin/ ./cmd/...
+
+deps: ## Fetch the pinned llama.cpp libraries and test model into the cache
+	@command -v go >/dev/null || sh tools/deps/preflight.sh '$(CACHE)' platform go glibc libffi npm pip disk
+	@go run ./tools/deps
+
+demo: build deps ## Kill a node in mid-stream and compare: two nodes, a router, a real model
+	@$(PARTS); bin/segue demo --model "$$SEGUE_LLAMA_MODEL" --library "$$SEGUE_LLAMA_LIB" $(ARGS)
+
+test: ## All tests, with the real model (needs make deps' parts and fetches them)
+	@command -v go >/dev/null || sh tools/deps/preflight.sh '$(CACHE)' platform go glibc libffi npm pip disk
+	@tools/test.sh $(TESTFLAGS)
+
+unit: ## Fast tests without a model, under a minute
+	@$(NOPARTS); go test -json -short $(TESTFLAGS) ./... | $(REPORT)
+
+race: ## Fast tests under the race detector (needs a C compiler)
+	@command -v "$$(go env CC)" >/dev/null || { echo 'race: no C compiler; apt-get install -y gcc libc6-dev'; exit 1; }
+	@$(NOPARTS); CGO_ENABLED=1 go test -json -race -short -timeout 15m $(TESTFLAGS) ./... | $(REPORT)
+
+lint: ## Format, vet, go.mod, modern Go, and the project's own rules (internal/lint)
+	@bad=$$(gofmt -l .); [ -z "$$bad" ] || { echo "gofmt -w these: $$bad"; exit 1; }
+	go vet ./...
+	go vet -tags segue_fault ./...
+	go mod tidy -diff
+	go fix -diff ./...
+	@go test -json -count=1 ./internal/lint | $(REPORT)
+
+process: build deps ## Tests that start, kill and stop real processes
+	@$(PARTS); SEGUE_REQUIRE_MODEL=1 go test -json -count=1 -timeout 15m $(TESTFLAGS) ./cmd/... ./bench/... | $(REPORT)
+
+fault: deps ## Negative proof on real weights: damaged state decodes differently (build tag segue_fault)
+	@$(PARTS); SEGUE_REQUIRE_MODEL=1 go test -json -count=1 -tags segue_fault -timeout 15m $(TESTFLAGS) ./cmd/segue-llamacpp/... ./engines/llamacpp/... | $(REPORT)
+
+fuzz-smoke: ## Fuzz every target for FUZZTIME seconds
+	@tools/fuzz-smoke.sh $(FUZZTIME)
+
+bench-smoke: build ## Run every micro-benchmark once, and a short overhead measurement with the sim engine
+	@$(NOPARTS); go test -short -run '^$$' -bench . -benchtime 1x ./... | { grep -v 'no test files' || true; }
+	@bin/segue bench overhead --engine sim --step 7ms --kv-bytes-per-token 131072 --rounds 2 --json -
+
+gen: ## Regenerate the protobuf code
+	@go run ./tools/deps -only buf
+	@eval "$$(go run ./tools/deps -only buf -env)"; "$$BUF" lint; "$$BUF" generate
+
+check-gen: ## Fail if the protobuf code is stale or its sources don't lint
+	@tools/check-gen.sh
+
+ci: ## Everything CI runs, in its order
+	@bash .ci/run
+
+clean: ## Remove bin/ (the cache of parts stays)
+	@rm -rf bin

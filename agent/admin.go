@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package agent
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sort"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/seguekv/segue/snapshot"
+)
+
+// adminHandler serves health, metrics and listings. It changes nothing.
+func (a *Agent) adminHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", a.readyz)
+	mux.HandleFunc("GET /v1/node", a.nodeView)
+	mux.HandleFunc("GET /v1/sessions", func(w http.ResponseWriter, _ *http.Request) { reply(w, a.views()) })
+	mux.HandleFunc("GET /v1/sessions/{id}", a.sessionView)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(a.gather, promhttp.HandlerOpts{}))
+	return mux
+}
+
+func (a *Agent) readyz(w http.ResponseWriter, _ *http.Request) {
+	if _, err := a.host.Current(); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = fmt.Fprintln(w, "ok")
+}
+
+func (a *Agent) nodeView(w http.ResponseWriter, r *http.Request) {
+	v := struct {
+		ID         string `json:"id"`
+		Boot       string `json:"boot_id"`
+		EngineBoot string `json:"engine_boot_id"`
+		EnginePID  int    `json:"engine_pid"`
+		Ready      bool   `json:"ready"`
+		Reason     string `json:"reason,omitempty"`
+	}{ID: a.cfg.ID, Boot: hex.EncodeToString(a.self.Boot[:]), EnginePID: a.host.PID()}
+	e, err := a.host.Current()
+	if err == nil {
+		d, err := e.Describe(r.Context())
+		if err == nil {
+			v.Ready, v.EngineBoot = true, hex.EncodeToString(d.Boot[:])
+		}
+	} else {
+		v.Reason = err.Error()
+	}
+	reply(w, v)
+}
+
+// view is a session in the listings.
+type view struct {
+	Session   string `json:"session"`
+	Epoch     uint64 `json:"epoch"`
+	Role      string `json:"role"`
+	Peer      string `json:"peer,omitempty"`
+	State     string `json:"state"`
+	Protected bool   `json:"protected"`
+	Prompt    uint32 `json:"prompt_tokens"`
+	Captured  uint32 `json:"captured"`
+	Sent      uint32 `json:"sent"`
+	Committed uint32 `json:"committed"`
+	Base      uint32 `json:"base"`
+	Bytes     uint64 `json:"bytes,omitempty"`
+}
+
+func (a *Agent) views() []view {
+	out := []view{}
+	for _, s := range a.list() {
+		out = append(out, view{
+			Session: hex.EncodeToString(s.GetSession()), Epoch: s.GetEpoch(), Role: s.GetRole(), Peer: s.GetPeer(),
+			State: s.GetState(), Protected: s.GetProtected(), Prompt: s.GetPromptTokens(),
+			Captured: s.GetCaptured(), Sent: s.GetSent(), Committed: s.GetCommitted(), Base: s.GetBase(), Bytes: s.GetBytes(),
+		})
+	}
+	sort.Slice(out, func(i, j int) bool {
+		if out[i].Session != out[j].Session {
+			return out[i].Session < out[j].Session
+		}
+		return out[i].Role < out[j].Role
+	})
+	return out
+}
+
+func (a *Agent) sessionView(w http.ResponseWriter, r *http.Request) {
+	id, err := snapshot.ParseSessionID(r.PathValue("id"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	found := []view{}
+	for _, v := range a.views() {
+		if v.Session == id.String() {
+			found = append(found, v)
+		}
+	}
+	if len(found) == 0 {
+		http.Error(w, "no such session here", http.StatusNotFound)
+		return
+	}
+	reply(w, found)
+}
+
+func reply(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	_ = e.Encode(v)
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package agent
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	seguev1 "github.com/seguekv/segue/api/segue/v1"
+	"github.com/seguekv/segue/compat"
+	"github.com/seguekv/segue/engines"
+	"github.com/seguekv/segue/snapshot"
+	"github.com/seguekv/segue/transfer"
+)
+
+const (
+	// linger is how long an ended session can still be re-attached to.
+	linger = 10 * time.Second
+	// sweepEvery is how often held sessions are looked at.
+	sweepEvery = 30 * time.Second
+)
+
+// Agent is one node.
+type Agent struct {
+	cfg     Config
+	host    Host
+	log     *slog.Logger
+	self    transfer.Self
+	budget  *snapshot.Budget
+	store   *snapshot.Store
+	pool    *transfer.Pool
+	slots   admission
+	metrics *metrics
+	gather  prometheus.Gatherer
+	stop    chan struct{} // closed when Run ends, for streams that have no other end
+
+	mu       sync.Mutex
+	sessions map[snapshot.SessionID]*session
+	live     context.Context // of sessions; nil before Run
+	running  sync.WaitGroup
+	lastDesc *engines.Description
+}
+
+// New returns an agent on the engine of host. Its metrics are registered with reg, and served from gather.
+func New(cfg Config, host Host, dial []grpc.DialOption, reg prometheus.Registerer, gather prometheus.Gatherer, log *slog.Logger) (*Agent, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	a := &Agent{
+		cfg: cfg, host: host, log: log.With("node", cfg.ID), gather: gather,
+		self:   transfer.Self{NodeID: cfg.ID},
+		budget: snapshot.NewBudget(cfg.SnapshotMemory),
+		stop:   make(chan struct{}), sessions: make(map[snapshot.SessionID]*session),
+	}
+	if _, err := rand.Read(a.self.Boot[:]); err != nil {
+		return nil, fmt.Errorf("make boot id: %w", err)
+	}
+	a.store = snapshot.NewStore(a.budget, a.accept)
+	a.pool = transfer.NewPool(a.self, dial, a.log)
+	m, err := newMetrics(reg, a)
+	if err != nil {
+		return nil, err
+	}
+	a.metrics = m
+	return a, nil
+}
+
+// Listeners are an agent's open sockets.
+type Listeners struct {
+	GRPC, Admin net.Listener
+}
+
+// Run serves on the listeners, which it closes, until ctx ends, and returns when all it started has ended.
+func (a *Agent) Run(ctx context.Context, l Listeners) error {
+	g, gctx := errgroup.WithContext(ctx)
+	live, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	a.mu.Lock()
+	a.live = live
+	a.mu.Unlock()
+
+	server := grpc.NewServer(transfer.ServerOptions()...)
+	seguev1.RegisterNodeServiceServer(server, &node{a: a})
+	seguev1.RegisterReplicationServiceServer(server, transfer.NewReceiver(a.self, a.store, a.stop, a.metrics.received, a.log))
+	admin := &http.Server{Handler: a.adminHandler(), ReadHeaderTimeout: 10 * time.Second}
+
+	g.Go(func() error { return named("grpc server", server.Serve(l.GRPC)) })
+	g.Go(func() error {
+		err := admin.Serve(l.Admin)
+		if errors.Is(err, http.ErrServerClosed) {
+			return nil
+		}
+		return named("admin server", err)
+	})
+	g.Go(func() error { return a.pool.Run(gctx) })
+	g.Go(func() error { return a.sweep(gctx) })
+	g.Go(func() error {
+		// Order: sessions first, so that their feeds end with a reason; then the servers; the pool stops
+		// with gctx and is not needed any more.
+		<-gctx.Done()
+		a.mu.Lock()
+		a.live = nil
+		a.mu.Unlock()
+		cancel(errStopping)
+		close(a.stop)
+		stopped := make(chan struct{})
+		var wait sync.WaitGroup
+		wait.Go(func() { server.GracefulStop(); close(stopped) })
+		select {
+		case <-stopped:
+		case <-time.After(time.Second):
+			server.Stop()
+		}
+		wait.Wait()
+		return admin.Close()
+	})
+	err := g.Wait()
+	cancel(errStopping)
+	a.running.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func named(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// accept judges a base that a peer wants held: it must be loadable into this node's engine.
+func (a *Agent) accept(h *snapshot.Head) error {
+	d := a.description()
+	if d == nil {
+		return fmt.Errorf("%w: the holder's engine has not started yet", engines.ErrNotReady)
+	}
+	return fits(h, d)
+}
+
+// fits reports whether a base of head h can be continued on an engine described by d.
+func fits(h *snapshot.Head, d *engines.Description) error {
+	f, err := compat.Decode(h.Fingerprint)
+	if err != nil {
+		return fmt.Errorf("%w: %w", snapshot.ErrFormat, err)
+	}
+	if err := compat.Check(f, d.Fingerprint); err != nil {
+		return err
+	}
+	if h.Geometry.Digest() != d.Geometry.Digest() {
+		return fmt.Errorf("%w: rows of %d bytes, this engine's have %d", engines.ErrState, h.Geometry.RowBytes(), d.Geometry.RowBytes())
+	}
+	return nil
+}
+
+// description is the running engine's description, or the last one that ran; nil before the first.
+func (a *Agent) description() *engines.Description {
+	if e, err := a.host.Current(); err == nil {
+		if d, err := e.Describe(context.Background()); err == nil {
+			a.mu.Lock()
+			a.lastDesc = d
+			a.mu.Unlock()
+			return d
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.lastDesc
+}
+
+// sweep gives up held sessions that nobody has released and nothing has changed for the hold time.
+func (a *Agent) sweep(ctx context.Context) error {
+	type seen struct {
+		rows, committed int
+		since           time.Time
+	}
+	last := make(map[snapshot.BaseID]seen)
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+		next := make(map[snapshot.BaseID]seen)
+		now := time.Now()
+		for _, o := range a.store.Offers() {
+			s := seen{o.Rows, o.Committed, now}
+			if old, ok := last[o.BaseID]; ok && old.rows == s.rows && old.committed == s.committed {
+				s.since = old.since
+			}
+			if now.Sub(s.since) > a.cfg.HoldTimeout {
+				a.store.Release(o.Session, o.Epoch)
+				a.log.Warn("held session was never released", "session", o.Session.String(), "epoch", uint64(o.Epoch))
+				continue
+			}
+			next[o.BaseID] = s
+		}
+		last = next
+	}
+}

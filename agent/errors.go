@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package agent
+
+import "errors"
+
+var (
+	// errOrphan ends a run that nobody has listened to for the orphan grace time.
+	errOrphan = errors.New("agent: no caller came back in time")
+	// errReplaced ends a feed whose session another feed has taken.
+	errReplaced = errors.New("agent: another caller attached to the session")
+	// errCanceled ends a run that the router cancelled.
+	errCanceled = errors.New("agent: cancelled by the router")
+	// errStopping ends a run because the agent stops.
+	errStopping = errors.New("agent: stopping")
+)

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/seguekv/segue/engines"
+	"github.com/seguekv/segue/transfer"
+)
+
+// metrics are the agent's counters. Labels: state is protected or unprotected; result is ok or refused;
+// cause and reason are from fixed lists.
+type metrics struct {
+	receivedBytes prometheus.Counter
+	takeovers     *prometheus.CounterVec
+	protections   *prometheus.CounterVec
+	runs          *prometheus.CounterVec
+	runSeconds    prometheus.Histogram
+}
+
+func newMetrics(reg prometheus.Registerer, a *Agent) (*metrics, error) {
+	m := &metrics{
+		receivedBytes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "segue_agent_received_bytes_total", Help: "Bytes of snapshot records received as a holder.",
+		}),
+		takeovers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "segue_agent_takeovers_total", Help: "Takeovers ordered here, by result and reason of refusal.",
+		}, []string{"result", "reason"}),
+		protections: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "segue_agent_protection_changes_total", Help: "Changes of a session's protection state, by new state and cause.",
+		}, []string{"state", "cause"}),
+		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "segue_agent_runs_total", Help: "Ended attempts, by result.",
+		}, []string{"result"}),
+		runSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "segue_agent_run_seconds", Help: "Length of attempts.", Buckets: prometheus.ExponentialBuckets(0.05, 2, 14),
+		}),
+	}
+	for _, c := range []prometheus.Collector{m.receivedBytes, m.takeovers, m.protections, m.runs, m.runSeconds, &collector{a: a}} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) received(bytes int) { m.receivedBytes.Add(float64(bytes)) }
+
+func (m *metrics) takeover(err error) {
+	if err == nil {
+		m.takeovers.WithLabelValues("ok", "").Inc()
+		return
+	}
+	reason, _ := transfer.Refuse(err)
+	m.takeovers.WithLabelValues("refused", reasonName(reason)).Inc()
+}
+
+func (m *metrics) protection(protected bool, cause string) {
+	state := "unprotected"
+	if protected {
+		state = "protected"
+	}
+	m.protections.WithLabelValues(state, cause).Inc()
+}
+
+func (m *metrics) ended(s *session) {
+	s.mu.Lock()
+	result := s.stateName()
+	s.mu.Unlock()
+	m.runs.WithLabelValues(result).Inc()
+	m.runSeconds.Observe(time.Since(s.began).Seconds())
+}
+
+// collector reads gauges and the engine's counters when scraped.
+type collector struct{ a *Agent }
+
+// gauge is one value that is read on scrape.
+type gauge struct {
+	name, help string
+	kind       prometheus.ValueType
+	read       func(engines.Facts, *Agent) float64
+}
+
+func gauges() []gauge {
+	const c, g = prometheus.CounterValue, prometheus.GaugeValue
+	sum := func(f func(view) float64) func(engines.Facts, *Agent) float64 {
+		return func(_ engines.Facts, a *Agent) float64 {
+			t := 0.0
+			for _, v := range a.views() {
+				t += f(v)
+			}
+			return t
+		}
+	}
+	role := func(r string, f func(view) float64) func(engines.Facts, *Agent) float64 {
+		return sum(func(v view) float64 {
+			if v.Role != r {
+				return 0
+			}
+			return f(v)
+		})
+	}
+	one := func(view) float64 { return 1 }
+	return []gauge{
+		{"segue_engine_prefill_tokens_total", "Prompt tokens computed by the engine's present process.", c, func(f engines.Facts, _ *Agent) float64 { return float64(f.PrefillTokens) }},
+		{"segue_engine_decode_steps_total", "One-token passes computed by the engine's present process.", c, func(f engines.Facts, _ *Agent) float64 { return float64(f.DecodeSteps) }},
+		{"segue_engine_replayed_decode_steps_total", "Passes that recomputed a restored position.", c, func(f engines.Facts, _ *Agent) float64 { return float64(f.ReplayedDecodeSteps) }},
+		{"segue_engine_restored_rows_total", "Token rows loaded from snapshots.", c, func(f engines.Facts, _ *Agent) float64 { return float64(f.RestoredRows) }},
+		{"segue_engine_restored_bytes_total", "Bytes of rows loaded from snapshots.", c, func(f engines.Facts, _ *Agent) float64 { return float64(f.RestoredBytes) }},
+		{"segue_engine_captured_rows_total", "Token rows captured.", c, func(f engines.Facts, _ *Agent) float64 { return float64(f.CapturedRows) }},
+		{"segue_engine_running", "Runs active on the engine.", g, func(f engines.Facts, _ *Agent) float64 { return float64(f.Running) }},
+		{"segue_agent_contexts_used", "Engine contexts in use.", g, func(_ engines.Facts, a *Agent) float64 { return float64(a.slots.inUse()) }},
+		{"segue_agent_snapshot_used_bytes", "Snapshot memory reserved.", g, func(_ engines.Facts, a *Agent) float64 { u, _ := a.budget.Used(); return float64(u) }},
+		{"segue_agent_snapshot_limit_bytes", "Snapshot memory configured.", g, func(_ engines.Facts, a *Agent) float64 { _, l := a.budget.Used(); return float64(l) }},
+		{"segue_agent_sent_bytes_total", "Bytes of snapshot records sent to holders.", c, func(_ engines.Facts, a *Agent) float64 { return float64(a.pool.SentBytes()) }},
+		{"segue_agent_primary_sessions", "Sessions of which this node is the primary.", g, role("primary", one)},
+		{"segue_agent_held_sessions", "Sessions held for other nodes.", g, role("holder", one)},
+		{"segue_agent_captured_boundaries", "Watermark: boundaries captured, over the live sessions.", g, role("primary", func(v view) float64 { return float64(v.Captured) })},
+		{"segue_agent_sent_boundaries", "Watermark: boundaries sent, over the live sessions.", g, role("primary", func(v view) float64 { return float64(v.Sent) })},
+		{"segue_agent_committed_boundaries", "Watermark: boundaries committed by holders, over the live sessions.", g, role("primary", func(v view) float64 { return float64(v.Committed) })},
+	}
+}
+
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, g := range gauges() {
+		ch <- prometheus.NewDesc(g.name, g.help, nil, nil)
+	}
+}
+
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	var f engines.Facts
+	if e, err := c.a.host.Current(); err == nil {
+		f, _ = e.Observe(context.Background())
+	}
+	for _, g := range gauges() {
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(g.name, g.help, nil, nil), g.kind, g.read(f, c.a))
+	}
+}

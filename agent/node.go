@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	seguev1 "github.com/seguekv/segue/api/segue/v1"
+	"github.com/seguekv/segue/engines"
+	"github.com/seguekv/segue/fence"
+	"github.com/seguekv/segue/snapshot"
+	"github.com/seguekv/segue/transfer"
+)
+
+// node is the gRPC service. Each handler validates, calls the agent and maps errors.
+type node struct {
+	seguev1.UnimplementedNodeServiceServer
+	a *Agent
+}
+
+func (n *node) Describe(ctx context.Context, _ *seguev1.DescribeRequest) (*seguev1.DescribeResponse, error) {
+	a := n.a
+	used, limit := a.budget.Used()
+	r := &seguev1.DescribeResponse{
+		NodeId: a.cfg.ID, BootId: a.self.Boot[:],
+		ContextsReserved: uint32(a.cfg.ReservedForTakeover), ContextsUsed: uint32(a.slots.inUse()),
+		SnapshotBytesLimit: uint64(limit), SnapshotBytesUsed: uint64(used),
+	}
+	e, err := a.host.Current()
+	if err != nil {
+		r.NotReadyReason = err.Error()
+		return r, nil
+	}
+	d, err := e.Describe(ctx)
+	if err != nil {
+		r.NotReadyReason = err.Error()
+		return r, nil
+	}
+	r.Ready = true
+	r.EngineBootId, r.Model = d.Boot[:], d.Model
+	r.Fingerprint, r.RowBytes = d.Fingerprint.Encode(), uint64(d.Geometry.RowBytes())
+	r.ContextLength, r.Contexts = uint32(d.ContextLength), uint32(d.Contexts)
+	return r, nil
+}
+
+func (n *node) Generate(r *seguev1.GenerateRequest, st grpc.ServerStreamingServer[seguev1.GenerateResponse]) error {
+	id, e, err := key(r.GetSession(), r.GetEpoch())
+	if err != nil {
+		return err
+	}
+	send := func(ev *seguev1.Event) error { return st.Send(&seguev1.GenerateResponse{Event: ev}) }
+	if s := n.a.find(id, e); s != nil {
+		return n.a.serve(st.Context(), s, int(r.GetFromIndex()), send)
+	}
+	o, err := n.a.orderOf(r.GetRequest(), r.GetProtection(), r.GetHolder(), r.GetRequireProtection(), r.GetWindow(), r.GetCommitTimeoutMs())
+	if err != nil {
+		return statusError(err)
+	}
+	s, err := n.a.generate(id, e, o)
+	if err != nil {
+		return statusError(err)
+	}
+	return n.a.serve(st.Context(), s, int(r.GetFromIndex()), send)
+}
+
+func (n *node) Takeover(r *seguev1.TakeoverRequest, st grpc.ServerStreamingServer[seguev1.TakeoverResponse]) error {
+	id, e, err := key(r.GetSession(), r.GetEpoch())
+	if err != nil {
+		return err
+	}
+	send := func(ev *seguev1.Event) error { return st.Send(&seguev1.TakeoverResponse{Event: ev}) }
+	if s := n.a.find(id, e); s != nil {
+		return n.a.serve(st.Context(), s, int(r.GetDelivered()), send)
+	}
+	o, err := n.a.orderOf(r.GetRequest(), r.GetProtection(), r.GetHolder(), r.GetRequireProtection(), r.GetWindow(), r.GetCommitTimeoutMs())
+	if err != nil {
+		return statusError(err)
+	}
+	need := snapshot.Need{Delivered: int(r.GetDelivered()), Request: engines.RequestDigest(o.request)}
+	if p := r.GetPromptDigest(); len(p) > 0 {
+		d, err := digest("prompt_digest", p)
+		if err != nil {
+			return err
+		}
+		need.PromptDigest = &d
+	}
+	if need.OutputDigest, err = digest("output_digest", r.GetOutputDigest()); err != nil {
+		return err
+	}
+	s, err := n.a.takeover(id, e, o, need, r.GetTextEnd())
+	n.a.metrics.takeover(err)
+	if err != nil {
+		n.a.log.Warn("takeover refused", "session", id.String(), "epoch", uint64(e), "delivered", need.Delivered, "err", err)
+		return statusError(err)
+	}
+	return n.a.serve(st.Context(), s, need.Delivered, send)
+}
+
+func (n *node) Pair(_ context.Context, r *seguev1.PairRequest) (*seguev1.PairResponse, error) {
+	id, e, err := key(r.GetSession(), r.GetEpoch())
+	if err != nil {
+		return nil, err
+	}
+	if err := checkPeer(r.GetHolder(), n.a.cfg.InsecurePlaintext); err != nil {
+		return nil, statusError(err)
+	}
+	s := n.a.find(id, e)
+	if s == nil {
+		return nil, statusError(snapshot.ErrUnknownSession)
+	}
+	to, err := n.a.sender(r.GetHolder())
+	if err != nil {
+		return nil, transfer.StatusOf(codes.Unavailable, seguev1.Reason_REASON_HOLDER_LOST, err.Error())
+	}
+	s.attach(to, r.GetHolder())
+	return &seguev1.PairResponse{}, nil
+}
+
+func (n *node) Cancel(_ context.Context, r *seguev1.CancelRequest) (*seguev1.CancelResponse, error) {
+	id, e, err := key(r.GetSession(), r.GetEpoch())
+	if err != nil {
+		return nil, err
+	}
+	// Remembered first: a Generate that comes between the two is refused.
+	n.a.store.Cancel(id, e)
+	return &seguev1.CancelResponse{WasRunning: n.a.end(id, e, errCanceled)}, nil
+}
+
+func (n *node) Release(_ context.Context, r *seguev1.ReleaseRequest) (*seguev1.ReleaseResponse, error) {
+	id, e, err := key(r.GetSession(), r.GetEpoch())
+	if err != nil {
+		return nil, err
+	}
+	return &seguev1.ReleaseResponse{WasHeld: n.a.store.Release(id, e)}, nil
+}
+
+func (n *node) Sessions(context.Context, *seguev1.SessionsRequest) (*seguev1.SessionsResponse, error) {
+	return &seguev1.SessionsResponse{Sessions: n.a.list()}, nil
+}
+
+// key reads the two fields that every call on a session has.
+func key(session []byte, epoch uint64) (snapshot.SessionID, fence.Epoch, error) {
+	if len(session) != 16 {
+		return snapshot.SessionID{}, 0, invalid("session: want 16 bytes, got %d", len(session))
+	}
+	if epoch == 0 {
+		return snapshot.SessionID{}, 0, invalid("epoch: want at least 1")
+	}
+	return snapshot.SessionID(session), fence.Epoch(epoch), nil
+}
+
+func digest(field string, b []byte) (snapshot.Digest, error) {
+	if len(b) != 16 {
+		return snapshot.Digest{}, invalid("%s: want 16 bytes, got %d", field, len(b))
+	}
+	return snapshot.Digest(b), nil
+}
+
+func invalid(format string, args ...any) error {
+	return transfer.StatusOf(codes.InvalidArgument, seguev1.Reason_REASON_INVALID_REQUEST, fmt.Sprintf(format, args...))
+}
+
+func checkPeer(p *seguev1.Peer, insecure bool) error {
+	if p.GetId() == "" || len(p.GetId()) > 64 {
+		return &engines.RequestError{Field: "holder", Reason: "id has 0 or more than 64 characters"}
+	}
+	if err := checkListen(p.GetAddr(), insecure); err != nil {
+		return &engines.RequestError{Field: "holder", Reason: err.Error()}
+	}
+	return nil
+}
+
+// orderOf validates what a caller asks for and fills in the agent's defaults.
+func (a *Agent) orderOf(r *seguev1.Request, mode seguev1.ProtectionMode, holder *seguev1.Peer, require bool, window, commitMillis uint32) (order, error) {
+	req, err := engines.RequestFromProto(r)
+	if err != nil {
+		return order{}, err
+	}
+	o := order{request: req, mode: mode, holder: holder, require: require, rules: rules{
+		sync:   mode == seguev1.ProtectionMode_PROTECTION_MODE_SYNC,
+		window: a.cfg.Window, commitTimeout: a.cfg.CommitTimeout, baseTimeout: a.cfg.BaseTimeout,
+	}}
+	if holder != nil {
+		if err := checkPeer(holder, a.cfg.InsecurePlaintext); err != nil {
+			return order{}, err
+		}
+		if holder.GetId() == a.cfg.ID {
+			return order{}, &engines.RequestError{Field: "holder", Reason: "is the primary itself"}
+		}
+	}
+	switch mode {
+	case seguev1.ProtectionMode_PROTECTION_MODE_OFF:
+		o.holder = nil
+	case seguev1.ProtectionMode_PROTECTION_MODE_ASYNC, seguev1.ProtectionMode_PROTECTION_MODE_SYNC:
+	default:
+		return order{}, &engines.RequestError{Field: "protection", Reason: fmt.Sprintf("unknown mode %d", mode)}
+	}
+	if window > 0 {
+		o.rules.window = int(min(window, 4096))
+	}
+	if commitMillis > 0 {
+		o.rules.commitTimeout = time.Duration(commitMillis) * time.Millisecond
+	}
+	return o, nil
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	seguev1 "github.com/seguekv/segue/api/segue/v1"
+	"github.com/seguekv/segue/engines"
+	"github.com/seguekv/segue/snapshot"
+	"github.com/seguekv/segue/transfer"
+)
+
+// windowBytes bounds the rows of one session that are on their way to the holder.
+const windowBytes = 32 << 20
+
+// sink takes what the engine produces into the session: rows into the outbox, tokens into the log.
+type sink struct {
+	s *session
+	// budget is where the session's memory comes from.
+	budget *snapshot.Budget
+	// sender finds the sender to a holder.
+	sender func(*seguev1.Peer) (*transfer.Sender, error)
+	// textEnd is the caller's text_end at index dropped-1, checked when that token is emitted again.
+	dropped int
+	textEnd uint64
+}
+
+var _ engines.Sink = (*sink)(nil)
+
+// Prompt opens the session's base.
+func (k *sink) Prompt(ids []int32) error {
+	s := k.s
+	ids = append([]int32(nil), ids...)
+	d := snapshot.IDsDigest(ids)
+	s.mu.Lock()
+	s.prompt = &seguev1.Prompt{Tokens: uint32(len(ids)), Digest: d[:]}
+	s.lastStep = time.Now()
+	s.broadcast()
+	s.mu.Unlock()
+	if !s.order.protects() {
+		return nil
+	}
+	limit := s.desc.ContextLength - len(ids)
+	if n := s.order.request.MaxTokens; n > 0 {
+		limit = min(limit, n)
+	}
+	h := snapshot.Head{
+		BaseID:   snapshot.BaseID{Session: s.id, Epoch: s.epoch},
+		Geometry: s.desc.Geometry, Fingerprint: s.desc.Fingerprint.Encode(),
+		Request: s.digest, Prompt: ids, MaxOutput: limit,
+	}
+	m, err := k.budget.Reserve(h.Bytes())
+	if err != nil {
+		s.unprotect(causeStoreFull, err.Error())
+		return nil
+	}
+	c, err := snapshot.NewChain(h)
+	if err != nil {
+		m.Release()
+		return err
+	}
+	return k.open(c, m)
+}
+
+// open gives the session its chain, and a holder if one is assigned.
+func (k *sink) open(c *snapshot.Chain, m *snapshot.Reservation) error {
+	s := k.s
+	o := transfer.NewOutbox(c, windowBytes)
+	var to *transfer.Sender
+	if h := s.order.holder; h != nil {
+		var err error
+		if to, err = k.sender(h); err != nil {
+			s.unprotect(causeNoHolder, err.Error())
+		} else {
+			to.Attach(o)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		m.Release()
+		if to != nil {
+			to.Detach(o)
+		}
+		return context.Cause(s.ctx)
+	}
+	// The outbox is attached before anyone can see it: an unattached one means "no holder".
+	s.outbox, s.sender, s.memory = o, to, m
+	s.broadcast()
+	return nil
+}
+
+// unprotect records that the session can't be protected.
+func (s *session) unprotect(cause, detail string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shield = protection{state: unprotected, cause: cause, detail: detail}
+	s.announce()
+	s.broadcast()
+}
+
+// Prefilled captures a prompt chunk.
+func (k *sink) Prefilled(first, count int, rows []byte) error {
+	s := k.s
+	s.mu.Lock()
+	s.prefilled, s.lastStep = first+count, time.Now()
+	o := s.outbox
+	s.broadcast()
+	s.mu.Unlock()
+	if o == nil || rows == nil {
+		return nil
+	}
+	return o.AppendRows(first, rows)
+}
+
+// Token captures a boundary, logs the token and waits while the holder is too far behind.
+func (k *sink) Token(t engines.Token) error {
+	s := k.s
+	if k.dropped > 0 && t.Index == k.dropped-1 && uint64(t.TextEnd) != k.textEnd {
+		return fmt.Errorf("%w: text of the delivered tokens ends at byte %d, the caller's at %d", snapshot.ErrOutput, t.TextEnd, k.textEnd)
+	}
+	s.mu.Lock()
+	o := s.outbox
+	s.mu.Unlock()
+	if o != nil && !t.Restored {
+		if err := o.AppendBoundary(t.Index+1, t.ID, t.Sampler, t.Row); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	if t.Index != len(s.tokens) {
+		s.mu.Unlock()
+		return fmt.Errorf("engine emitted token %d, want %d", t.Index, len(s.tokens))
+	}
+	s.tokens = append(s.tokens, &seguev1.Token{
+		Index: uint32(t.Index), Id: t.ID, Text: append([]byte(nil), t.Text...),
+		TextEnd: uint64(t.TextEnd), RawEnd: uint64(t.RawEnd),
+	})
+	if t.Finish != engines.FinishNone {
+		s.finish = &seguev1.Finish{Tokens: uint32(len(s.tokens)), Reason: string(t.Finish), PromptTokens: s.prompt.GetTokens()}
+	}
+	s.lastStep = time.Now()
+	s.broadcast()
+	s.mu.Unlock()
+	if o == nil || t.Restored || t.Finish != engines.FinishNone {
+		return nil
+	}
+	return s.waitForWindow(o)
+}
+
+// waitForWindow returns once the holder is less than a window behind, or the session is unprotected.
+func (s *session) waitForWindow(o *transfer.Outbox) error {
+	for {
+		inner := o.Changed()
+		st := o.Status()
+		s.mu.Lock()
+		wait := s.shield.state != unprotected && !s.closed && st.Captured-st.Committed >= s.order.rules.window
+		s.atWindow = wait
+		outer := s.changed
+		if !wait {
+			s.lastStep = time.Now()
+		}
+		s.mu.Unlock()
+		if !wait {
+			return nil
+		}
+		select {
+		case <-inner:
+		case <-outer:
+		case <-s.ctx.Done():
+			return context.Cause(s.ctx)
+		}
+	}
+}

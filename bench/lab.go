@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package bench
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/seguekv/segue/bench/client"
+	"github.com/seguekv/segue/bench/cluster"
+)
+
+// lab disturbs requests in one way on one cluster, and judges what came out.
+type lab struct {
+	client     *client.Client
+	cluster    *cluster.Cluster
+	protection string
+	target     cluster.Target
+	logf       func(format string, args ...any)
+}
+
+// examined is a group of streams with a kill in it, judged.
+type examined struct {
+	*killed
+	// redraw means that the kill met nothing: every answer is whole and nobody took over.
+	redraw   bool
+	outcomes []outcome   // in the order of streams
+	takeover *recomputed // nil where the counters can't tell
+	// recovery is how long the restart of the killed part took, until the whole cluster was ready.
+	recovery time.Duration
+}
+
+// outcome is the judgement of one stream.
+type outcome struct {
+	verdict            client.Verdict
+	hit                bool // its primary was on the killed node
+	continued, retried bool
+	seam               *cluster.Seam
+	measured           bool // pause is known: the client got a token that the standby decoded
+	pause              Pause
+	session            *cluster.Session
+}
+
+// disturb streams a group with one kill, restores the cluster, and judges every answer.
+func (l *lab) disturb(ctx context.Context, group []*reference, draw func(*reference) Draw, onChunk func(client.Chunk)) (examined, error) {
+	before, err := settledCounters(ctx, l.cluster, l.cluster.Nodes())
+	if err != nil {
+		return examined{}, err
+	}
+	got, err := killGroup(ctx, killing{lab: l, draw: draw, onChunk: onChunk}, group)
+	if err != nil {
+		return examined{}, err
+	}
+	seen := examined{killed: got}
+	if got.fired {
+		begun := time.Now()
+		if err := l.cluster.Recover(ctx, got.shot); err != nil {
+			return examined{}, err
+		}
+		seen.recovery = time.Since(begun)
+	}
+	seen.redraw = true
+	for _, s := range got.streams {
+		o, err := l.judge(ctx, got, s)
+		if err != nil {
+			return examined{}, err
+		}
+		// An answer that nothing happened to proves nothing about kills; everything else counts.
+		if o.verdict.Outcome != client.Identical || o.retried || o.measured {
+			seen.redraw = false
+		}
+		seen.outcomes = append(seen.outcomes, o)
+	}
+	if got.fired && !seen.redraw {
+		seen.takeover, err = l.recomputed(ctx, seen, before)
+	}
+	return seen, err
+}
+
+// judge compares one answer with its reference and finds out from the router what happened to the session.
+func (l *lab) judge(ctx context.Context, got *killed, s *live) (outcome, error) {
+	o := outcome{verdict: client.Judge(s.transcript, s.ref.transcript), session: &cluster.Session{}}
+	if s.session != "" {
+		var err error
+		if o.session, err = l.cluster.Router().EndedSession(ctx, s.session); err != nil {
+			return o, err
+		}
+	}
+	if o.hit = got.fired && s.primary == got.node; !o.hit {
+		return o, nil
+	}
+	o.seam, o.retried = stateOf(o.session, got.node)
+	if o.seam != nil {
+		o.continued = o.verdict.Outcome == client.Identical && !o.retried
+		o.pause, o.measured = pauseOf(s.transcript.Chunks, got.at, *o.seam)
+	}
+	return o, nil
+}
+
+// describe is one line about stream i.
+func (e examined) describe(i int) string {
+	s, o := e.streams[i], e.outcomes[i]
+	line := fmt.Sprintf("%-9s %s, %d prompt tokens", o.verdict.Outcome, s.ref.prompt.kind, s.ref.transcript.Usage.PromptTokens)
+	switch {
+	case !e.fired:
+		line += ", ended before the kill"
+	case !o.hit:
+		line += fmt.Sprintf(", on node %s, not killed", s.primary)
+	default:
+		line += fmt.Sprintf(", %s %s killed at index %d of %d", e.shot.Target, e.node, e.index, s.ref.tokens())
+	}
+	if o.retried {
+		line += ", retried"
+	}
+	if o.measured {
+		line += fmt.Sprintf(", %s goes on at %d: pause %.0f ms, gap %.0f ms, detected in %.1f ms", o.seam.To, o.seam.Index,
+			milliseconds(o.pause.Pause), milliseconds(o.pause.Gap), milliseconds(o.pause.Detect))
+	}
+	if len(o.verdict.Reasons) > 0 {
+		line += fmt.Sprintf(" [session %s, protection %q: %s]", s.session, s.transcript.Granted, strings.Join(o.verdict.Reasons, "; "))
+	}
+	return line
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package router
+
+import (
+	"context"
+	"time"
+
+	seguev1 "github.com/seguekv/segue/api/segue/v1"
+	"github.com/seguekv/segue/fence"
+	"github.com/seguekv/segue/router/fleet"
+)
+
+// attempt is one agent working on a session. All fields but messages belong to the session's goroutine.
+type attempt struct {
+	node  *fleet.Node
+	lease *fleet.Lease
+	epoch fence.Epoch
+	kind  string
+	// holder was assigned with the attempt's call, or nil.
+	holder *holder
+	// messages has a few places, so that the reader isn't woken for every event of a burst; a reader that
+	// finds it full waits, and so does the agent.
+	messages chan message
+	cancel   context.CancelFunc
+	// answered: at least one event came.
+	answered bool
+	// heard is when the last event came, or when the attempt began.
+	heard time.Time
+	info  int // index in the record's attempts
+}
+
+// message is an event, or the end of the stream.
+type message struct {
+	event *seguev1.Event
+	end   *ending
+}
+
+// eventStream is what Generate and Takeover streams have in common.
+type eventStream interface {
+	Recv() (*seguev1.Event, error)
+}
+
+type generateStream struct {
+	s seguev1.NodeService_GenerateClient
+}
+
+func (g generateStream) Recv() (*seguev1.Event, error) {
+	m, err := g.s.Recv()
+	return m.GetEvent(), err
+}
+
+type takeoverStream struct {
+	s seguev1.NodeService_TakeoverClient
+}
+
+func (t takeoverStream) Recv() (*seguev1.Event, error) {
+	m, err := t.s.Recv()
+	return m.GetEvent(), err
+}
+
+// read opens the stream and hands on its events until it ends or ctx does. Only the first end counts; the
+// owner stops listening then.
+func (a *attempt) read(ctx context.Context, open func(context.Context) (eventStream, error)) {
+	stream, err := open(ctx)
+	opened := err == nil
+	answered := false
+	for err == nil {
+		var event *seguev1.Event
+		if event, err = stream.Recv(); err == nil {
+			answered = true
+			if !a.send(ctx, message{event: event}) {
+				return
+			}
+		}
+	}
+	end := classify(err, opened, answered)
+	a.send(ctx, message{end: &end})
+}
+
+func (a *attempt) send(ctx context.Context, m message) bool {
+	select {
+	case a.messages <- m:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// stop ends the reader and gives the context back. Later calls do nothing.
+func (a *attempt) stop() {
+	a.cancel()
+	a.lease.Release()
+}
+
+// begin starts an attempt under the gate's epoch.
+func (s *session) begin(ctx context.Context, kind string, lease *fleet.Lease, h *holder, open func(context.Context, fence.Epoch) (eventStream, error)) *attempt {
+	now := time.Now()
+	a := &attempt{
+		node: lease.Node, lease: lease, epoch: s.gate.Epoch(), kind: kind, holder: h,
+		messages: make(chan message, 8), heard: now,
+	}
+	ctx, a.cancel = context.WithCancel(ctx)
+	holderID := ""
+	if h != nil {
+		holderID = h.hold.Node.ID()
+	}
+	s.rec.update(func(i *SessionInfo) {
+		a.info = len(i.Attempts)
+		i.Attempts = append(i.Attempts, AttemptInfo{
+			Node: a.node.ID(), Epoch: uint64(a.epoch), Kind: kind, FromIndex: s.gate.Len(), StartedAt: stamp(now),
+		})
+		i.Primary, i.Holder, i.Epoch = a.node.ID(), holderID, uint64(a.epoch)
+		if i.Phase == phaseQueued || kind == kindRetry {
+			i.Phase = phasePrefill
+		}
+	})
+	s.readers.Go(func() {
+		a.read(ctx, func(ctx context.Context) (eventStream, error) { return open(ctx, a.epoch) })
+	})
+	return a
+}
+
+// generate runs the prompt on the lease's node.
+func (s *session) generate(ctx context.Context, kind string, lease *fleet.Lease, h *holder) *attempt {
+	client := lease.Node.Client()
+	return s.begin(ctx, kind, lease, h, func(ctx context.Context, epoch fence.Epoch) (eventStream, error) {
+		stream, err := client.Generate(ctx, &seguev1.GenerateRequest{
+			Session: s.id[:], Epoch: uint64(epoch), Request: s.wire, Protection: protectionModes[s.wish], Holder: h.peer(),
+			RequireProtection: s.mustProtect(), Window: uint32(s.cfg.Window), CommitTimeoutMs: uint32(s.cfg.CommitTimeout.Milliseconds()),
+		})
+		return generateStream{stream}, err
+	})
+}
+
+// takeover continues at d on a holder.
+func (s *session) takeover(ctx context.Context, from, h *holder) *attempt {
+	node := from.hold.Node
+	client := node.Client()
+	request := &seguev1.TakeoverRequest{
+		Session: s.id[:], Epoch: uint64(s.gate.Epoch()), Delivered: uint32(s.gate.Len()), PromptDigest: s.prompt.digest,
+		OutputDigest: s.outputDigest(), TextEnd: uint64(s.gate.TextEnd()), Request: s.wire, Protection: protectionModes[s.wish], Holder: h.peer(),
+		RequireProtection: s.mustProtect(), Window: uint32(s.cfg.Window), CommitTimeoutMs: uint32(s.cfg.CommitTimeout.Milliseconds()),
+	}
+	return s.begin(ctx, kindTakeover, s.r.fleet.Occupy(node), h, func(ctx context.Context, _ fence.Epoch) (eventStream, error) {
+		stream, err := client.Takeover(ctx, request)
+		return takeoverStream{stream}, err
+	})
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package router
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	seguev1 "github.com/seguekv/segue/api/segue/v1"
+	"github.com/seguekv/segue/router/fleet"
+)
+
+// Protection is the configured or requested protection mode.
+type Protection string
+
+// Protection modes.
+const (
+	ProtectionOff   Protection = "off"
+	ProtectionAsync Protection = "async"
+	ProtectionSync  Protection = "sync"
+)
+
+// protectionModes is a read-only table.
+var protectionModes = map[Protection]seguev1.ProtectionMode{
+	ProtectionOff:   seguev1.ProtectionMode_PROTECTION_MODE_OFF,
+	ProtectionAsync: seguev1.ProtectionMode_PROTECTION_MODE_ASYNC,
+	ProtectionSync:  seguev1.ProtectionMode_PROTECTION_MODE_SYNC,
+}
+
+// Unprotected says what becomes of a session that can't be protected.
+type Unprotected string
+
+// Policies for unprotected sessions.
+const (
+	UnprotectedContinue Unprotected = "continue"
+	UnprotectedFail     Unprotected = "fail"
+)
+
+// Queue is where new sessions wait for a free context.
+type Queue struct {
+	Depth int           `yaml:"depth"`
+	Wait  time.Duration `yaml:"wait"`
+}
+
+// Config of a router. Durations are written "500ms".
+type Config struct {
+	// Listen is the clients' address, Admin the operators'. Port 0 picks one.
+	Listen string         `yaml:"listen"`
+	Admin  string         `yaml:"admin"`
+	Agents []fleet.Member `yaml:"agents"`
+	// Protection is the mode of requests without an X-Segue-Protection header.
+	Protection Protection `yaml:"protection"`
+	// Window is how many boundaries an engine may be ahead of its holder's commit.
+	Window int `yaml:"window"`
+	// CommitTimeout is the age of the oldest uncommitted boundary at which a holder counts as lost.
+	CommitTimeout time.Duration `yaml:"commit_timeout"`
+	// OnUnprotected "fail" ends a session that can't be protected, also after a takeover that leaves it
+	// without a holder: then three nodes are needed to survive one.
+	OnUnprotected Unprotected `yaml:"on_unprotected"`
+	// MaxAttempts counts runs from the prompt, MaxTakeovers continuations, both per session.
+	MaxAttempts  int `yaml:"max_attempts"`
+	MaxTakeovers int `yaml:"max_takeovers"`
+	// StallTimeout is how long a stream may be silent, without token or progress message.
+	StallTimeout time.Duration `yaml:"stall_timeout"`
+	// HeaderHold is how long response headers wait for the first content.
+	HeaderHold time.Duration `yaml:"header_hold"`
+	// ClientStall is how long one write to a client may take.
+	ClientStall time.Duration `yaml:"client_stall"`
+	Queue       Queue         `yaml:"queue"`
+	// MaxBody is the largest request body in bytes.
+	MaxBody int64 `yaml:"max_body"`
+	// Drain is how long live sessions may go on after the router was told to stop.
+	Drain time.Duration `yaml:"drain"`
+}
+
+// DefaultConfig has every field but Agents.
+func DefaultConfig() Config {
+	return Config{
+		Listen:        "127.0.0.1:8080",
+		Admin:         "127.0.0.1:8081",
+		Protection:    ProtectionSync,
+		Window:        32,
+		CommitTimeout: 500 * time.Millisecond,
+		OnUnprotected: UnprotectedContinue,
+		MaxAttempts:   2,
+		MaxTakeovers:  8,
+		StallTimeout:  2 * time.Second,
+		HeaderHold:    10 * time.Second,
+		ClientStall:   30 * time.Second,
+		Queue:         Queue{Depth: 64, Wait: 5 * time.Second},
+		MaxBody:       8 << 20,
+		Drain:         10 * time.Second,
+	}
+}
+
+// Validate reports every problem, each with what to do about it.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(key, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("router.%s: %s", key, fmt.Sprintf(format, args...)))
+	}
+	listener := func(key, addr string) {
+		if _, _, err := net.SplitHostPort(addr); err != nil {
+			bad(key, "%q is not host:port, e.g. 127.0.0.1:0", addr)
+		}
+	}
+	listener("listen", c.Listen)
+	listener("admin", c.Admin)
+	if c.Listen == c.Admin && c.Listen != "" && !portZero(c.Listen) {
+		bad("admin", "is the same address as router.listen; give it a port of its own")
+	}
+	c.validateAgents(bad)
+	if _, ok := protectionModes[c.Protection]; !ok {
+		bad("protection", "is %q, want off, async or sync", c.Protection)
+	}
+	if c.OnUnprotected != UnprotectedContinue && c.OnUnprotected != UnprotectedFail {
+		bad("on_unprotected", "is %q, want continue or fail", c.OnUnprotected)
+	}
+	within := func(key string, v, lo, hi int64) {
+		if v < lo || v > hi {
+			bad(key, "is %d, want %d to %d", v, lo, hi)
+		}
+	}
+	within("window", int64(c.Window), 1, 4096)
+	within("max_attempts", int64(c.MaxAttempts), 1, 16)
+	within("max_takeovers", int64(c.MaxTakeovers), 0, 64)
+	within("queue.depth", int64(c.Queue.Depth), 0, 1<<20)
+	within("max_body", c.MaxBody, 1<<10, 1<<30)
+	between := func(key string, v, lo, hi time.Duration) {
+		if v < lo || v > hi {
+			bad(key, "is %v, want %v to %v", v, lo, hi)
+		}
+	}
+	between("commit_timeout", c.CommitTimeout, 10*time.Millisecond, time.Minute)
+	between("stall_timeout", c.StallTimeout, 100*time.Millisecond, 10*time.Minute)
+	between("header_hold", c.HeaderHold, 0, 10*time.Minute)
+	between("client_stall", c.ClientStall, time.Second, time.Hour)
+	between("queue.wait", c.Queue.Wait, 0, 10*time.Minute)
+	between("drain", c.Drain, 0, time.Hour)
+	if c.StallTimeout <= c.CommitTimeout {
+		bad("stall_timeout", "is %v, not above router.commit_timeout (%v): a lost holder would look like a stalled engine", c.StallTimeout, c.CommitTimeout)
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) validateAgents(bad func(key, format string, args ...any)) {
+	if len(c.Agents) == 0 {
+		bad("agents", "is empty; name at least one agent as {id: a, addr: 127.0.0.1:7070}, two for protection")
+	}
+	ids, addrs := map[string]bool{}, map[string]bool{}
+	for i, a := range c.Agents {
+		key := fmt.Sprintf("agents[%d]", i)
+		if a.ID == "" || len(a.ID) > 64 {
+			bad(key+".id", "has %d bytes, want 1 to 64", len(a.ID))
+		}
+		if ids[a.ID] {
+			bad(key+".id", "%q is used twice", a.ID)
+		}
+		if _, port, err := net.SplitHostPort(a.Addr); err != nil || port == "0" {
+			bad(key+".addr", "%q is not host:port of a running agent", a.Addr)
+		}
+		if addrs[a.Addr] {
+			bad(key+".addr", "%q is used twice", a.Addr)
+		}
+		ids[a.ID], addrs[a.Addr] = true, true
+	}
+}
+
+func portZero(addr string) bool {
+	_, port, err := net.SplitHostPort(addr)
+	return err == nil && port == "0"
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package router
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	seguev1 "github.com/seguekv/segue/api/segue/v1"
+	"github.com/seguekv/segue/router/openai"
+)
+
+// retryAfter is what clients are told to wait when nothing better is known.
+const retryAfter = time.Second
+
+// fail ends the answer with an error.
+func (s *session) fail(end ending) {
+	e := s.failure(end)
+	usage := openai.Usage{PromptTokens: s.prompt.tokens, CompletionTokens: e.Delivered, TotalTokens: s.prompt.tokens + e.Delivered}
+	result := resultFailed
+	switch {
+	case end.cause == CauseClientGone:
+		result = resultClientGone
+	case s.gate.ContentWritten():
+		result = resultInterrupted
+	case e.Status < http.StatusInternalServerError:
+		result = resultRejected
+	}
+	if end.cause != CauseClientGone {
+		if err := s.out.fail(e, usage); err != nil {
+			end.detail = "write: " + err.Error()
+			result = resultClientGone
+		}
+	}
+	s.rec.update(func(i *SessionInfo) {
+		i.Phase, i.Error, i.DeliveredTokens, i.FirstDeltaSent = phaseFailed, e, e.Delivered, s.gate.ContentWritten()
+	})
+	s.r.metrics.sessions.WithLabelValues(result).Inc()
+	s.log.Info("session ended", "result", result, "cause", end.cause, "detail", end.detail, "epoch", uint64(s.gate.Epoch()),
+		"prompt_tokens", s.prompt.tokens, "accepted", s.gate.Len(), "delivered", e.Delivered, "takeovers", s.takeovers,
+		"duration", time.Since(s.arrived))
+}
+
+// complete records the end of a finished session.
+func (s *session) complete(a *attempt, reason string, u openai.Usage) {
+	s.rec.update(func(i *SessionInfo) {
+		i.Phase, i.Finish, i.PromptTokens = phaseDone, reason, u.PromptTokens
+		i.Attempts[a.info].EndedAt = stamp(time.Now())
+	})
+	s.r.metrics.sessions.WithLabelValues(resultOK).Inc()
+	s.log.Info("session ended", "result", resultOK, "finish", reason, "epoch", uint64(s.gate.Epoch()), "agent", a.node.ID(),
+		"prompt_tokens", u.PromptTokens, "output_tokens", u.CompletionTokens, "takeovers", s.takeovers, "duration", time.Since(s.arrived))
+}
+
+// failure is the error object for the client.
+func (s *session) failure(end ending) *openai.Error {
+	e := &openai.Error{RequestID: s.rec.requestID(), Cause: string(end.cause), Detail: s.publicDetail(end)}
+	if s.gate.ContentWritten() {
+		e.Status, e.Code, e.PartialOutput, e.Delivered = http.StatusBadGateway, openai.CodeInterrupted, true, s.delivery.delivered
+		e.Message = fmt.Sprintf("generation interrupted after %d output tokens (%s) in request %s; the answer is incomplete, and a repeat of the request gives a new answer, not the rest of this one",
+			e.Delivered, causeText(e), e.RequestID)
+		return e
+	}
+	e.Status, e.Code = statusOf(end)
+	switch e.Status {
+	case http.StatusBadRequest, http.StatusNotFound:
+		e.Message = end.detail
+		if end.private || end.detail == "" {
+			e.Message = "the request was refused by the engine"
+		}
+	case http.StatusTooManyRequests:
+		e.Message = "all contexts are in use: " + e.Detail + "; try again later, or add agents"
+	default:
+		e.Message = fmt.Sprintf("no output was produced (%s); request %s may be repeated", causeText(e), e.RequestID)
+	}
+	if e.Status >= http.StatusInternalServerError || e.Status == http.StatusTooManyRequests {
+		e.Retryable, e.RetryAfter = true, retryAfter
+	}
+	return e
+}
+
+// statusOf maps an end before the first content to HTTP.
+func statusOf(end ending) (status int, code string) {
+	switch end.cause {
+	case CauseInvalidRequest:
+		switch end.reason {
+		case seguev1.Reason_REASON_PROMPT_TOO_LONG:
+			return http.StatusBadRequest, openai.CodeContextLength
+		case seguev1.Reason_REASON_UNKNOWN_MODEL:
+			return http.StatusNotFound, openai.CodeModelNotFound
+		}
+		return http.StatusBadRequest, openai.CodeInvalidRequest
+	case CauseNoCapacity:
+		return http.StatusTooManyRequests, openai.CodeNoCapacity
+	case CauseUnprotected:
+		return http.StatusServiceUnavailable, openai.CodeUnprotected
+	case CauseConnect, CauseNotReady, CauseRouterShutdown:
+		return http.StatusServiceUnavailable, openai.CodeUnavailable
+	case CauseStall:
+		return http.StatusGatewayTimeout, openai.CodeUnavailable
+	}
+	return http.StatusBadGateway, openai.CodeUnavailable
+}
+
+// publicDetail is why nothing continued the answer: the holders' refusals, else what is known of the cause.
+func (s *session) publicDetail(end ending) string {
+	if s.lost != nil && len(s.lost.refusals) > 0 {
+		return strings.Join(s.lost.refusals, "; ")
+	}
+	if end.private {
+		return ""
+	}
+	return end.detail
+}
+
+func causeText(e *openai.Error) string {
+	if e.Detail == "" {
+		return "cause: " + e.Cause
+	}
+	return "cause: " + e.Cause + ", " + e.Detail
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package router
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seguekv/segue/router/openai"
+)
+
+// output is where a session's answer goes. An error of any method means that the client is gone.
+type output interface {
+	// content hands over text, which isn't empty, with the ids whose whole text is out with it.
+	content(text string, t openai.Tokens) error
+	// finish ends the answer; t has the ids that no content carried.
+	finish(reason string, u openai.Usage, t openai.Tokens) error
+	// fail ends the answer with an error: an HTTP error while nothing is written, else an event.
+	fail(e *openai.Error, u openai.Usage) error
+	// keepAlive is called when idle has passed; nil timers never do.
+	keepAlive() error
+	// reset forgets text that was handed over but not written, for a retry.
+	reset()
+	// streams reports whether content is written at once.
+	streams() bool
+}
+
+// client writes to one HTTP response, each write within a deadline.
+type client struct {
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	stall time.Duration
+}
+
+// newClient also takes back a deadline left on a reused connection.
+func newClient(w http.ResponseWriter, stall time.Duration) *client {
+	c := &client{w: w, rc: http.NewResponseController(w), stall: stall}
+	c.extend()
+	return c
+}
+
+func (c *client) extend() {
+	// Not every writer has deadlines; one without them blocks as long as its client.
+	_ = c.rc.SetWriteDeadline(time.Now().Add(c.stall))
+}
+
+// write hands b to the socket.
+func (c *client) write(b []byte) error {
+	c.extend()
+	if _, err := c.w.Write(b); err != nil {
+		return err
+	}
+	return c.rc.Flush()
+}
+
+// writeJSON is a whole response.
+func (c *client) writeJSON(status int, body []byte) error {
+	h := c.w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)+1))
+	c.w.WriteHeader(status)
+	return c.write(append(body, '\n'))
+}
+
+// writeError is a whole response.
+func (c *client) writeError(e *openai.Error) error {
+	h := c.w.Header()
+	if e.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(int((e.RetryAfter+time.Second-1)/time.Second)))
+	}
+	if e.Status >= 500 || e.Status == http.StatusTooManyRequests {
+		h.Set("X-Should-Retry", strconv.FormatBool(e.Retryable))
+	}
+	return c.writeJSON(e.Status, e.Body())
+}
+
+// collected is an answer in one piece. Nothing is written before its end, so any failure before that can be
+// repaired.
+type collected struct {
+	client   *client
+	envelope *openai.Envelope
+	granted  func() string
+	ids      bool
+	text     strings.Builder
+	tokens   []int32
+}
+
+func (c *collected) content(text string, t openai.Tokens) error {
+	c.text.WriteString(text)
+	c.tokens = append(c.tokens, t.IDs...)
+	return nil
+}
+
+func (c *collected) finish(reason string, u openai.Usage, t openai.Tokens) error {
+	c.client.w.Header().Set("X-Segue-Protection", c.granted())
+	c.tokens = append(c.tokens, t.IDs...)
+	ids := c.tokens
+	if !c.ids {
+		ids = nil
+	}
+	return c.client.writeJSON(http.StatusOK, c.envelope.Whole(c.text.String(), reason, u, ids))
+}
+
+func (c *collected) fail(e *openai.Error, _ openai.Usage) error {
+	return c.client.writeError(e)
+}
+
+func (c *collected) keepAlive() error { return nil }
+
+func (c *collected) reset() {
+	c.text.Reset()
+	c.tokens = nil
+}
+
+func (c *collected) streams() bool { return false }
+
+// streamed is an answer as server-sent events, one write and flush each.
+type streamed struct {
+	client   *client
+	envelope *openai.Envelope
+	granted  func() string
+	ids      bool
+	// opened: the headers are out. role: the role chunk is.
+	opened, role bool
+	buf          []byte
+}
+
+func (s *streamed) open() {
+	if s.opened {
+		return
+	}
+	s.opened = true
+	h := s.client.w.Header()
+	h.Set("Content-Type", openai.ContentType)
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no")
+	h.Set("X-Segue-Protection", s.granted())
+	s.client.w.WriteHeader(http.StatusOK)
+}
+
+func (s *streamed) event(payload []byte) error {
+	s.open()
+	s.buf = openai.AppendEvent(s.buf[:0], payload)
+	return s.client.write(s.buf)
+}
+
+// begin writes the one role chunk.
+func (s *streamed) begin() error {
+	if s.role {
+		return nil
+	}
+	s.role = true
+	if role := s.envelope.Role(); role != nil {
+		return s.event(role)
+	}
+	return nil
+}
+
+func (s *streamed) tokens(t openai.Tokens) openai.Tokens {
+	if !s.ids {
+		return openai.Tokens{}
+	}
+	return t
+}
+
+func (s *streamed) content(text string, t openai.Tokens) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	return s.event(s.envelope.Content(text, s.tokens(t)))
+}
+
+func (s *streamed) finish(reason string, u openai.Usage, t openai.Tokens) error {
+	if err := s.begin(); err != nil {
+		return err
+	}
+	if err := s.event(s.envelope.Finish(reason, s.tokens(t))); err != nil {
+		return err
+	}
+	if s.envelope.IncludeUsage {
+		if err := s.event(s.envelope.Usage(u)); err != nil {
+			return err
+		}
+	}
+	return s.client.write([]byte(openai.Done))
+}
+
+func (s *streamed) fail(e *openai.Error, u openai.Usage) error {
+	if !s.opened {
+		return s.client.writeError(e)
+	}
+	if s.envelope.IncludeUsage {
+		if err := s.event(s.envelope.Usage(u)); err != nil {
+			return err
+		}
+	}
+	return s.event(e.Body())
+}
+
+func (s *streamed) keepAlive() error {
+	s.open()
+	return s.client.write([]byte(openai.KeepAlive))
+}
+
+func (s *streamed) reset()        {}
+func (s *streamed) streams() bool { return true }

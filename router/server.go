@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package router
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/seguekv/segue/router/fleet"
+)
+
+// errStopping is the cause of the context of sessions that outlive the drain.
+var errStopping = errors.New("router: stopping")
+
+const (
+	// goodbye is how long sessions and clients get for their last error event after the drain.
+	goodbye = 2 * time.Second
+	// mopUp is how long background calls get after the last session.
+	mopUp = 3 * time.Second
+
+	maxHeader     = 64 << 10
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	adminTimeout  = 30 * time.Second
+)
+
+// Deps are what a router takes from outside. The zero value is a router on the real network that logs
+// nowhere.
+type Deps struct {
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	Gatherer   prometheus.Gatherer
+	// Dial reaches agents.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+	// Listen opens the two listeners.
+	Listen func(network, addr string) (net.Listener, error)
+	// Rand yields session ids and seeds.
+	Rand io.Reader
+	// Listening is called once, when both listeners are open and before the first request is served.
+	Listening func(client, admin net.Addr)
+}
+
+func (d Deps) withDefaults() Deps {
+	if d.Log == nil {
+		d.Log = slog.New(slog.DiscardHandler)
+	}
+	if d.Registerer == nil || d.Gatherer == nil {
+		reg := prometheus.NewRegistry()
+		d.Registerer, d.Gatherer = reg, reg
+	}
+	if d.Dial == nil {
+		d.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			var dialer net.Dialer
+			return dialer.DialContext(ctx, "tcp", addr)
+		}
+	}
+	if d.Listen == nil {
+		d.Listen = net.Listen
+	}
+	if d.Rand == nil {
+		d.Rand = rand.Reader
+	}
+	if d.Listening == nil {
+		d.Listening = func(net.Addr, net.Addr) {}
+	}
+	return d
+}
+
+// Router serves clients from a fleet of agents.
+type Router struct {
+	cfg      Config
+	deps     Deps
+	log      *slog.Logger
+	fleet    *fleet.Fleet
+	registry *registry
+	metrics  *metrics
+	started  time.Time
+	draining atomic.Bool
+	handlers   *handlers
+	background *background
+}
+
+// New checks the configuration and starts nothing.
+func New(cfg Config, deps Deps) (*Router, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	r := &Router{cfg: cfg, deps: deps.withDefaults(), registry: newRegistry(), handlers: newHandlers()}
+	r.log = r.deps.Log
+	r.fleet = fleet.New(fleet.Config{Members: cfg.Agents, QueueDepth: cfg.Queue.Depth, Dial: r.deps.Dial, Log: r.log})
+	var err error
+	if r.metrics, err = newMetrics(r.deps.Registerer, r.fleet, r.registry); err != nil {
+		return nil, fmt.Errorf("register router metrics: %w", err)
+	}
+	return r, nil
+}
+
+// Run serves until ctx ends, then drains: it stops listening, lets live sessions go on for Config.Drain,
+// ends what is left with an error event, and returns when everything it started has ended. Call it once.
+func (r *Router) Run(ctx context.Context) error {
+	client, admin, err := r.listen()
+	if err != nil {
+		return err
+	}
+	// Background calls end after the sessions, and the connections to agents after those.
+	bg, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBackground()
+	sessions, endSessions := context.WithCancelCause(bg)
+	defer endSessions(nil)
+	r.started = time.Now()
+	r.background = newBackground(bg, r.log)
+	clients := r.server(http.HandlerFunc(r.serve), sessions)
+	operators := r.server(r.adminHandler(), bg)
+	operators.WriteTimeout = adminTimeout
+	r.deps.Listening(client.Addr(), admin.Addr())
+
+	var group errgroup.Group
+	failed := make(chan error, 3) // one place for each of the three
+	run := func(what string, f func() error) {
+		group.Go(func() error {
+			err := f()
+			if err == nil || errors.Is(err, http.ErrServerClosed) {
+				return nil
+			}
+			err = fmt.Errorf("%s: %w", what, err)
+			failed <- err
+			return err
+		})
+	}
+	run("serve clients", func() error { return clients.Serve(client) })
+	run("serve operators", func() error { return operators.Serve(admin) })
+	run("agents", func() error { return r.fleet.Run(bg) })
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	r.drain(clients, func() { endSessions(errStopping) })
+	r.mopUp(stopBackground)
+	// Last, so that the drain can be watched.
+	_ = operators.Close()
+	return errors.Join(err, ignoreFirst(group.Wait(), err))
+}
+
+// ignoreFirst leaves out an error that is reported already.
+func ignoreFirst(err, reported error) error {
+	if errors.Is(err, reported) {
+		return nil
+	}
+	return err
+}
+
+// drain returns when the last session has ended.
+func (r *Router) drain(clients *http.Server, endSessions func()) {
+	r.draining.Store(true)
+	r.log.Info("draining", "sessions", r.registry.live(), "drain", r.cfg.Drain)
+	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.Drain)
+	err := clients.Shutdown(ctx)
+	cancel()
+	if err != nil {
+		endSessions()
+		ctx, cancel = context.WithTimeout(context.Background(), goodbye)
+		_ = clients.Shutdown(ctx)
+		cancel()
+	}
+	_ = clients.Close()
+	r.handlers.wait()
+}
+
+// mopUp gives Cancel and Release calls a moment, then ends them and the connections.
+func (r *Router) mopUp(stop func()) {
+	timer := time.AfterFunc(mopUp, stop)
+	defer timer.Stop()
+	r.background.wait()
+	stop()
+}
+
+func (r *Router) server(h http.Handler, base context.Context) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(r.log.Handler(), slog.LevelDebug),
+	}
+}
+
+func (r *Router) listen() (client, admin net.Listener, err error) {
+	client, err = r.open("listen", r.cfg.Listen)
+	if err != nil {
+		return nil, nil, err
+	}
+	admin, err = r.open("admin", r.cfg.Admin)
+	if err != nil {
+		_ = client.Close()
+		return nil, nil, err
+	}
+	return client, admin, nil
+}
+
+func (r *Router) open(key, addr string) (net.Listener, error) {
+	l, err := r.deps.Listen("tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("router.%s: %s is in use; stop the process that has it, or choose another port (port 0 picks a free one): %w", key, addr, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("router.%s: listen on %s: %w", key, addr, err)
+	}
+	return l, nil
+}

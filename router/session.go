@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package router
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	seguev1 "github.com/seguekv/segue/api/segue/v1"
+	"github.com/seguekv/segue/fence"
+	"github.com/seguekv/segue/router/fleet"
+	"github.com/seguekv/segue/router/openai"
+	"github.com/seguekv/segue/snapshot"
+)
+
+const (
+	keepAliveEvery = 15 * time.Second
+	// refusalPause is how long a node that refused a session is left alone by it.
+	refusalPause = 250 * time.Millisecond
+	// stallGrace is how late a stall timer may fire before it says more about this process than about the
+	// agent's.
+	stallGrace = 250 * time.Millisecond
+)
+
+// session is one client request. Its fields belong to the goroutine in run.
+type session struct {
+	r    *Router
+	cfg  *Config
+	id   snapshot.SessionID
+	req  *openai.Request
+	wire *seguev1.Request
+	wish Protection
+	gate *fence.Gate
+	out  output
+	// envelope is what out writes with; it is fixed once content was written.
+	envelope *openai.Envelope
+	rec      *record
+	log      *slog.Logger
+
+	arrived time.Time
+	prompt  struct {
+		tokens int
+		digest []byte
+	}
+	delivery delivery
+	pairing  pairing
+	// protected and unprotectedCause are the primary's last words about it.
+	protected        bool
+	unprotectedCause string
+
+	starts, takeovers int
+	// tried lists nodes on which a run failed; refusers those that refused one a moment ago.
+	tried, refusers []string
+	// patience is when waiting for a context ends.
+	patience time.Time
+	// lost is the interruption that isn't mended yet.
+	lost      *interruption
+	lastToken time.Time
+	// idle fires when the client needs a keep-alive; nil for answers in one piece.
+	idle    *time.Timer
+	readers sync.WaitGroup
+}
+
+// outcome is what a step of the session leads to.
+type outcome int
+
+const (
+	goOn outcome = iota
+	ended
+	finished
+)
+
+// run serves the request and returns when nothing of it is left but background calls.
+func (s *session) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer s.readers.Wait()
+	defer cancel()
+	defer s.unpair()
+	if s.out.streams() {
+		s.idle = time.NewTimer(s.cfg.HeaderHold)
+		defer s.idle.Stop()
+	}
+	s.pairing.results = make(chan pairResult, 1)
+	a, failure := s.place(ctx, kindGenerate)
+	for failure == nil {
+		var end ending
+		var what outcome
+		if end, what = s.follow(ctx, a); what == finished {
+			a.stop()
+			return
+		}
+		a, failure = s.recover(ctx, a, end)
+	}
+	s.fail(*failure)
+}
+
+// idleC is nil, and so never ready, for answers in one piece.
+func (s *session) idleC() <-chan time.Time {
+	if s.idle == nil {
+		return nil
+	}
+	return s.idle.C
+}
+
+// wrote postpones the next keep-alive.
+func (s *session) wrote() {
+	if s.idle != nil {
+		s.idle.Reset(keepAliveEvery)
+	}
+}
+
+func (s *session) keepAlive() error {
+	s.wrote()
+	return s.out.keepAlive()
+}
+
+// mustProtect reports whether the session may run only while protected.
+func (s *session) mustProtect() bool {
+	return s.wish != ProtectionOff && s.cfg.OnUnprotected == UnprotectedFail
+}
+
+// granted is the X-Segue-Protection header: the wish, or why it isn't met.
+func (s *session) granted() string {
+	switch {
+	case s.wish == ProtectionOff || s.protected:
+		return string(s.wish)
+	case s.unprotectedCause != "":
+		return "none; reason=" + s.unprotectedCause
+	case len(s.pairing.holders) == 0:
+		return "none; reason=no_holder"
+	}
+	return string(s.wish)
+}
+
+// place waits for a context and starts a run from the prompt on it.
+func (s *session) place(ctx context.Context, kind string) (*attempt, *ending) {
+	if s.patience.IsZero() || kind != kindGenerate && len(s.refusers) == 0 {
+		s.patience = time.Now().Add(s.cfg.Queue.Wait)
+	}
+	lease, failure := s.wait(ctx, kind)
+	if failure != nil {
+		return nil, failure
+	}
+	node := lease.Node
+	s.forget(node.ID())
+	var h *holder
+	if s.lost == nil {
+		h = s.chooseHolder(node)
+	} else {
+		h = s.chooseHolder(node, s.lost.from)
+	}
+	if h == nil && s.mustProtect() {
+		lease.Release()
+		return nil, &ending{cause: CauseUnprotected, reason: seguev1.Reason_REASON_UNPROTECTED, detail: "no_holder"}
+	}
+	s.assign(h)
+	s.starts++
+	s.envelope.Fingerprint = systemFingerprint(node.Fingerprint())
+	return s.generate(ctx, kind, lease, h), nil
+}
+
+// wait is the queue.
+func (s *session) wait(ctx context.Context, kind string) (*fleet.Lease, *ending) {
+	if len(s.refusers) > 0 && !time.Now().Before(s.patience) {
+		return nil, s.noContext("every agent with a free context refused")
+	}
+	deadline := time.NewTimer(time.Until(s.patience))
+	defer deadline.Stop()
+	for {
+		ticket, err := s.r.fleet.Enqueue(fleet.Want{
+			Model: s.req.Engine.Model, Avoid: slices.Concat(s.tried, s.refusers), Urgent: kind != kindGenerate || len(s.refusers) > 0,
+		})
+		if err != nil {
+			return nil, s.noContext("the queue is full")
+		}
+		lease, failure := s.waitFor(ctx, ticket, deadline.C)
+		ticket.Close()
+		if lease != nil || failure != nil {
+			return lease, failure
+		}
+		s.refusers = nil
+	}
+}
+
+// waitFor returns a lease, or why there is none, or neither when refusers may be asked again.
+func (s *session) waitFor(ctx context.Context, ticket *fleet.Ticket, deadline <-chan time.Time) (*fleet.Lease, *ending) {
+	var again <-chan time.Time
+	if len(s.refusers) > 0 {
+		t := time.NewTimer(refusalPause)
+		defer t.Stop()
+		again = t.C
+	}
+	for {
+		select {
+		case lease := <-ticket.C:
+			return lease, nil
+		case <-again:
+			return nil, nil
+		case <-deadline:
+			// A lease that came at the same moment is better than an error.
+			select {
+			case lease := <-ticket.C:
+				return lease, nil
+			default:
+			}
+			return nil, s.noContext("no context became free within " + s.cfg.Queue.Wait.String())
+		case <-s.idleC():
+			if err := s.keepAlive(); err != nil {
+				return nil, &ending{cause: CauseClientGone}
+			}
+		case <-ctx.Done():
+			end := contextEnding(ctx)
+			return nil, &end
+		}
+	}
+}
+
+// noContext is the end of a session that found no room: the interruption it was to mend, if there is one.
+func (s *session) noContext(detail string) *ending {
+	if s.lost != nil {
+		end := s.lost.end
+		end.detail, end.private = "no retry: "+detail, false
+		return &end
+	}
+	if s.r.fleet.Ready() == 0 {
+		return &ending{cause: CauseNotReady, detail: "no agent is ready"}
+	}
+	return &ending{cause: CauseNoCapacity, detail: detail}
+}
+
+// follow takes in what an attempt yields until it finishes the session or ends without doing so.
+func (s *session) follow(ctx context.Context, a *attempt) (ending, outcome) {
+	bound := s.cfg.StallTimeout
+	stall, due := time.NewTimer(bound), time.Now().Add(bound)
+	defer stall.Stop()
+	repair := time.NewTicker(pairEvery)
+	defer repair.Stop()
+	for {
+		select {
+		case m := <-a.messages:
+			if end, what := s.take(a, m); what != goOn {
+				return end, what
+			}
+			// Counted from here: while a write to the client blocked, nobody listened.
+			stall.Reset(bound)
+			due = time.Now().Add(bound)
+		case <-stall.C:
+			if len(a.messages) > 0 || time.Since(due) > stallGrace {
+				stall.Reset(bound)
+				due = time.Now().Add(bound)
+				continue
+			}
+			return ending{cause: CauseStall, detail: "no sign of life for " + bound.String()}, ended
+		case <-s.idleC():
+			if err := s.keepAlive(); err != nil {
+				return ending{cause: CauseClientGone}, ended
+			}
+		case <-repair.C:
+			s.repair(a)
+		case r := <-s.pairing.results:
+			s.onPaired(a.epoch, r)
+		case <-ctx.Done():
+			return contextEnding(ctx), ended
+		}
+	}
+}
+
+// contextEnding says whether the client left or the router stops.
+func contextEnding(ctx context.Context) ending {
+	if stopped(ctx) {
+		return ending{cause: CauseRouterShutdown, detail: "the router is stopping"}
+	}
+	return ending{cause: CauseClientGone}
+}
+
+// systemFingerprint names a fingerprint in the API's style: equal exactly for equal ones, in practice.
+func systemFingerprint(fingerprint []byte) string {
+	sum := sha256.Sum256(fingerprint)
+	return "fp_" + hex.EncodeToString(sum[:5])
+}

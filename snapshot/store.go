@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package snapshot
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/seguekv/segue/fence"
+)
+
+// Budget bounds the memory of all rows on a node. Safe for concurrent use.
+type Budget struct {
+	mu    sync.Mutex
+	limit int64
+	used  int64
+}
+
+// NewBudget returns a budget of limit bytes.
+func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
+
+// Reserve takes n bytes or returns ErrStoreFull.
+func (b *Budget) Reserve(n int64) (*Reservation, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n < 0 || b.used+n > b.limit {
+		return nil, fmt.Errorf("%w: need %d bytes, %d of %d in use: raise agent.snapshot_memory", ErrStoreFull, n, b.used, b.limit)
+	}
+	b.used += n
+	return &Reservation{b: b, n: n}, nil
+}
+
+// Used returns the bytes reserved, and the limit.
+func (b *Budget) Used() (used, limit int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used, b.limit
+}
+
+// Reservation is a part of a budget.
+type Reservation struct {
+	b    *Budget
+	n    int64
+	once sync.Once
+}
+
+// Release gives the bytes back. Idempotent.
+func (r *Reservation) Release() {
+	r.once.Do(func() {
+		r.b.mu.Lock()
+		defer r.b.mu.Unlock()
+		r.b.used -= r.n
+	})
+}
+
+// Store is what a holder keeps: one chain per session. Safe for concurrent use; one lock serialises
+// records, takeovers and releases, so a takeover sees everything that was applied before it and nothing
+// of a lower epoch after it.
+//
+// INVARIANT: no record of an epoch below a session's highest changes the store.
+type Store struct {
+	budget *Budget
+	accept func(*Head) error
+
+	mu   sync.Mutex
+	held map[SessionID]*held
+	// order lists sessions by age for the bound on records without a chain.
+	order []SessionID
+	// records is the bound.
+	records int
+}
+
+type held struct {
+	record fence.Record
+	chain  *Chain
+	memory *Reservation
+	// newest is the highest base begun, held or not.
+	newest BaseID
+	// refused is why the newest base isn't taken.
+	refused error
+}
+
+// maxRecords bounds the epoch records kept for sessions of which no chain is held.
+const maxRecords = 1 << 16
+
+// NewStore returns an empty store. accept judges each new base (fingerprint, geometry); its error is kept
+// and returned by later calls for that session.
+func NewStore(b *Budget, accept func(*Head) error) *Store {
+	return &Store{budget: b, accept: accept, held: make(map[SessionID]*held), records: maxRecords}
+}
+
+// Begin opens a base and reserves its memory. A base that replaces another one of the session drops it:
+// the session is then uncovered until the new base's first boundary.
+//
+// Errors: fence.ErrStaleEpoch, fence.ErrCanceled, ErrUnknownBase for a base below the newest, ErrStoreFull, ErrFormat,
+// and accept's.
+func (s *Store) Begin(h Head) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entry(h.Session)
+	if err := e.record.Admit(h.Epoch); err != nil {
+		return err
+	}
+	if e.newest.Epoch == h.Epoch && h.Base < e.newest.Base {
+		return fmt.Errorf("%w: base %d, the newest is %d", ErrUnknownBase, h.Base, e.newest.Base)
+	}
+	e.newest = h.BaseID
+	e.drop()
+	e.refused = s.begin(e, h)
+	return e.refused
+}
+
+func (s *Store) begin(e *held, h Head) error {
+	if err := s.accept(&h); err != nil {
+		return err
+	}
+	c, err := NewChain(h)
+	if err != nil {
+		return err
+	}
+	m, err := s.budget.Reserve(h.Bytes())
+	if err != nil {
+		return err
+	}
+	e.chain, e.memory = c, m
+	return nil
+}
+
+// Apply adds the record that r stands at to its base, and returns the chain's progress after it. A record
+// whose bytes don't verify drops the base.
+func (s *Store) Apply(r *Reader) (rows, committed int, err error) {
+	id := r.h.BaseID
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.held[id.Session]
+	if e == nil {
+		return 0, 0, ErrUnknownSession
+	}
+	if err := e.record.Check(id.Epoch); err != nil {
+		return 0, 0, err
+	}
+	if e.chain == nil || e.chain.head.BaseID != id {
+		if e.refused != nil {
+			return 0, 0, e.refused
+		}
+		return 0, 0, ErrUnknownBase
+	}
+	if err := e.apply(r); err != nil {
+		e.drop()
+		e.refused = err
+		return 0, 0, err
+	}
+	return e.chain.Rows(), e.chain.Committed(), nil
+}
+
+func (e *held) apply(r *Reader) error {
+	switch r.h.Kind {
+	case KindRows:
+		return r.Rows(e.chain)
+	case KindBoundary:
+		b, err := r.Boundary()
+		if err != nil {
+			return err
+		}
+		got, err := e.chain.AppendBoundary(b.N, b.Token, b.Sampler)
+		if err != nil {
+			return err
+		}
+		if got.Seal != b.Seal {
+			return fmt.Errorf("%w: boundary %d", ErrDigest, b.N)
+		}
+		return nil
+	}
+	return fmt.Errorf("%w: kind %d", ErrFormat, r.h.Kind)
+}
+
+// Need is what a takeover must cover.
+type Need struct {
+	// Delivered is d, the number of output ids the gate has accepted.
+	Delivered int
+	// PromptDigest is the digest of the prompt ids; nil if the caller never learnt it, then Delivered is 0.
+	PromptDigest *Digest
+	// OutputDigest is the digest of the first Delivered output ids.
+	OutputDigest Digest
+	// Request is the digest of the caller's request.
+	Request Digest
+}
+
+// Held is a chain taken from the store, with its memory.
+type Held struct {
+	Chain  *Chain
+	State  *State
+	Memory *Reservation
+}
+
+// Takeover raises the session's epoch to e, checks coverage, ids and digests, and moves the chain out of the
+// store. The epoch stays raised when it refuses, except for ErrUnknownSession and epoch errors.
+//
+// Errors: ErrUnknownSession, fence.ErrStaleEpoch, fence.ErrCanceled, *NotCoveredError, ErrPrompt,
+// ErrOutput, ErrDigest, and the reason a base was refused for.
+func (s *Store) Takeover(id SessionID, e fence.Epoch, n Need) (*Held, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.held[id]
+	if h == nil {
+		return nil, ErrUnknownSession
+	}
+	if err := h.record.Raise(e); err != nil {
+		return nil, err
+	}
+	c := h.chain
+	if c == nil {
+		if h.refused != nil {
+			return nil, h.refused
+		}
+		return nil, ErrUnknownSession
+	}
+	if err := n.check(c); err != nil {
+		return nil, err
+	}
+	st, err := c.State()
+	if err != nil {
+		h.drop()
+		h.refused = err
+		return nil, err
+	}
+	m := h.memory
+	h.chain, h.memory = nil, nil
+	return &Held{Chain: c, State: st, Memory: m}, nil
+}
+
+// check is the coverage rule: a complete boundary >= max(d, 1) with the caller's ids.
+func (n Need) check(c *Chain) error {
+	if need := max(n.Delivered, 1); n.Delivered < 0 || c.Committed() < need {
+		return &NotCoveredError{Committed: c.Committed(), Need: need}
+	}
+	if n.PromptDigest != nil && IDsDigest(c.head.Prompt) != *n.PromptDigest {
+		return ErrPrompt
+	}
+	if n.PromptDigest == nil && n.Delivered > 0 {
+		return fmt.Errorf("%w: %d delivered tokens and no prompt digest", ErrPrompt, n.Delivered)
+	}
+	if n.Request != c.head.Request {
+		return fmt.Errorf("%w: another request", ErrPrompt)
+	}
+	if IDsDigest(c.output[:n.Delivered]) != n.OutputDigest {
+		return ErrOutput
+	}
+	return nil
+}
+
+// Admit records that an attempt of epoch e starts here as primary. What is held of lower epochs is dropped.
+func (s *Store) Admit(id SessionID, e fence.Epoch) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.entry(id)
+	if err := h.record.Admit(e); err != nil {
+		return err
+	}
+	if h.chain != nil && h.chain.head.Epoch < e {
+		h.drop()
+	}
+	return nil
+}
+
+// Cancel refuses every epoch <= e of the session from now on and drops what is held of them.
+func (s *Store) Cancel(id SessionID, e fence.Epoch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.entry(id)
+	h.record.Cancel(e)
+	if h.chain != nil && h.chain.head.Epoch <= e {
+		h.drop()
+	}
+}
+
+// Release drops what is held of epochs <= e and reports whether anything was.
+func (s *Store) Release(id SessionID, e fence.Epoch) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.held[id]
+	if h == nil || h.chain == nil || h.chain.head.Epoch > e {
+		return false
+	}
+	h.drop()
+	return true
+}
+
+// Offer describes a chain that is held.
+type Offer struct {
+	BaseID
+	Rows, Committed int
+	// First is the base's first boundary.
+	First  int
+	Prompt int
+	Chain  Digest
+	// Seal is boundary Committed's; zero for none.
+	Seal  Digest
+	Bytes int64
+}
+
+// Offers lists what is held, in no order.
+func (s *Store) Offers() []Offer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Offer
+	for _, h := range s.held {
+		c := h.chain
+		if c == nil {
+			continue
+		}
+		o := Offer{BaseID: c.head.BaseID, Rows: c.Rows(), Committed: c.Committed(), First: c.First(), Prompt: len(c.head.Prompt), Chain: c.DigestAt(c.Rows()), Bytes: c.Bytes()}
+		if o.Committed > 0 {
+			o.Seal = c.SealAt(o.Committed)
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+func (h *held) drop() {
+	if h.memory != nil {
+		h.memory.Release()
+	}
+	h.chain, h.memory, h.refused = nil, nil, nil
+}
+
+// entry finds or makes a session's entry, and forgets the oldest entries without a chain beyond the bound.
+// Entries with a chain come on top of it; the budget bounds them.
+func (s *Store) entry(id SessionID) *held {
+	if h := s.held[id]; h != nil {
+		return h
+	}
+	for looks := 0; len(s.order) >= s.records && looks < 64; looks++ {
+		old := s.order[0]
+		s.order = s.order[1:]
+		if s.held[old].chain != nil {
+			s.order = append(s.order, old)
+			continue
+		}
+		delete(s.held, old)
+	}
+	h := new(held)
+	s.held[id] = h
+	s.order = append(s.order, id)
+	return h
+}
