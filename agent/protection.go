@@ -29,7 +29,6 @@ const (
 	causeNoHolder   = "no_holder"
 	causeHolderLost = "holder_lost"
 	causeStoreFull  = "store_full"
-	causeTakeover   = "takeover"
 )
 
 // rules are what a session's protection depends on besides the outbox.

@@ -99,7 +99,8 @@ func (s *session) resume(st *snapshot.State) {
 	}
 	s.prefilled = len(st.Prompt)
 	if s.order.protects() && s.order.holder != nil {
-		s.shield = protection{state: unprotected, cause: causeTakeover}
+		// Without a cause: the new holder's base is on its way.
+		s.shield = protection{state: unprotected}
 		s.announce()
 	}
 }
@@ -221,6 +222,10 @@ func (s *session) attach(to *transfer.Sender, holder *seguev1.Peer) {
 	if o == nil || s.closed {
 		s.mu.Unlock()
 		return
+	}
+	if old == to && !o.Status().Rejected {
+		s.mu.Unlock()
+		return // it replicates there already, and tries again by itself
 	}
 	s.sender, s.holder = to, holder
 	s.mu.Unlock()

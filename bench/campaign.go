@@ -63,6 +63,7 @@ type campaign struct {
 	lab
 
 	cfg   CampaignConfig
+	place placer
 	tally tally
 }
 
@@ -72,8 +73,9 @@ func RunCampaign(ctx context.Context, cl *cluster.Cluster, cfg CampaignConfig) (
 	c := client.New(cl.URL())
 	defer c.Close()
 	k := &campaign{
-		lab: lab{client: c, cluster: cl, protection: cfg.Protection, target: cfg.Target, logf: cfg.Logf},
-		cfg: cfg,
+		lab:   lab{client: c, cluster: cl, protection: cfg.Protection, target: cfg.Target, logf: cfg.Logf},
+		cfg:   cfg,
+		place: placer{client: c, cluster: cl},
 	}
 	cfg.Logf("seed %d", cfg.Seed)
 	refs, err := k.references(ctx)
@@ -99,6 +101,7 @@ func (k *campaign) references(ctx context.Context) ([]*reference, error) {
 	if err != nil {
 		return nil, err
 	}
+	k.place.model = model
 	lib, err := openCorpus()
 	if err != nil {
 		return nil, err
@@ -126,9 +129,18 @@ func (k *campaign) references(ctx context.Context) ([]*reference, error) {
 func (k *campaign) run(ctx context.Context, group []*reference, first, run int) error {
 	uneven := 0
 	for try := 0; try < maxRedraws; {
-		seen, err := k.disturb(ctx, group, func(ref *reference) Draw {
+		// Each node is killed as often as the other.
+		nodes := k.cluster.Nodes()
+		victim := nodes[k.tally.groups%len(nodes)]
+		if k.cfg.Streams == 1 {
+			k.place.last = "" // the kill before made the router forget
+			if err := k.place.steer(ctx, victim); err != nil {
+				return err
+			}
+		}
+		seen, err := k.disturb(ctx, group, killing{prefer: victim, draw: func(ref *reference) Draw {
 			return drawKill(k.cfg.Seed, first, run, try, ref.tokens(), ref.step)
-		}, nil)
+		}})
 		if errors.Is(err, errUneven) && uneven < maxRedraws {
 			uneven++
 			k.logf("streams were not spread evenly over the nodes: placed again")

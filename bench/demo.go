@@ -70,7 +70,7 @@ func RunDemo(ctx context.Context, cl *cluster.Cluster, cfg DemoConfig) (DemoResu
 		return DemoResult{}, err
 	}
 	d := &demo{cfg: cfg, out: cfg.Out}
-	d.lab = lab{client: c, cluster: cl, protection: cfg.Protection, target: cfg.Target, logf: d.say}
+	d.lab = lab{client: c, cluster: cl, protection: cfg.Protection, target: cfg.Target, logf: d.note}
 	ref, err := d.reference(ctx, d.body(model))
 	if err != nil {
 		return DemoResult{}, err
@@ -90,6 +90,12 @@ type demo struct {
 
 	cfg DemoConfig
 	out io.Writer
+	// notes come while a stream is being shown, and wait for its end.
+	notes []string
+}
+
+func (d *demo) note(format string, args ...any) {
+	d.notes = append(d.notes, fmt.Sprintf(format, args...))
 }
 
 func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out, format+"\n", args...) }
@@ -131,7 +137,7 @@ func (d *demo) kill(ctx context.Context, ref *reference, try int) (DemoResult, b
 		d.cfg.Protection, describeTarget(d.cfg.Target))
 	d.say("> %s\n", ref.prompt.body.Messages[1].Content)
 	draw := func(ref *reference) Draw { return drawKill(d.cfg.Seed, 0, 0, try, ref.tokens(), ref.step) }
-	seen, err := d.disturb(ctx, []*reference{ref}, draw, func(c client.Chunk) { fmt.Fprint(d.out, c.Text) })
+	seen, err := d.disturb(ctx, []*reference{ref}, killing{draw: draw, onChunk: func(c client.Chunk) { fmt.Fprint(d.out, c.Text) }})
 	d.say("")
 	if err != nil || seen.redraw {
 		return DemoResult{}, seen.redraw, err
@@ -147,8 +153,11 @@ func (d *demo) kill(ctx context.Context, ref *reference, try int) (DemoResult, b
 		d.explainSeam(seen)
 	}
 	d.explainComparison(seen, result)
+	for _, n := range d.notes {
+		d.say("  note         %s", n)
+	}
 	if seen.fired {
-		d.say("%6.2f s  %s of node %s restarted, everything ready again", seen.recovery.Seconds(), d.cfg.Target, seen.node)
+		d.say("  restarted    %s, everything ready again after %.2f s", partOf(d.cfg.Target, seen.node), seen.recovery.Seconds())
 	}
 	return result, false, nil
 }
@@ -164,6 +173,14 @@ func describeTarget(t cluster.Target) string {
 	}
 }
 
+// partOf names what was killed.
+func partOf(t cluster.Target, node string) string {
+	if t == cluster.TargetNode {
+		return "node " + node
+	}
+	return fmt.Sprintf("%s of node %s", t, node)
+}
+
 // explainSeam shows where the standby went on, after the stream has ended.
 func (d *demo) explainSeam(seen examined) {
 	s, o, seam := seen.streams[0], seen.outcomes[0], seen.outcomes[0].seam
@@ -174,7 +191,7 @@ func (d *demo) explainSeam(seen examined) {
 	before, after := splitAt(s.transcript.Chunks, seam.Index)
 	d.say("\nThe seam, by the router's admin API (the stream itself carries no mark):\n")
 	d.say("%s%s ⟦ %s ends · %s goes on ⟧ %s%s\n", tail(before, 160), mark, seam.From, seam.To, unmark, head(after, 160))
-	d.say("  killed       %s of node %s with SIGKILL, when the client had token %d of %d", d.cfg.Target, seen.node, seen.index, s.ref.tokens())
+	d.say("  killed       %s, SIGKILL, when the client had token %d of %d", partOf(d.cfg.Target, seen.node), seen.index, s.ref.tokens())
 	d.say("  detected     after %.1f ms (%s); from there on nothing of the old epoch can reach the client", milliseconds(o.pause.Detect), seam.Cause)
 	d.say("  restored     %d token rows, %.2f MB of KV state, on node %s", seam.RestoredRows, float64(seam.RestoredBytes)/1e6, seam.To)
 	if r := seen.takeover; r != nil {

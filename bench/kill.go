@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,6 +47,8 @@ type killed struct {
 type killing struct {
 	*lab
 
+	// prefer is the node to kill, if one of the streams has it as primary.
+	prefer string
 	// draw is the moment of the kill against a reference; equal arguments give equal draws.
 	draw func(*reference) Draw
 	// onChunk is called for each chunk, if set.
@@ -73,7 +76,7 @@ func killGroup(ctx context.Context, how killing, group []*reference) (*killed, e
 		k.streams = append(k.streams, s)
 		running.Go(func() { s.run(ctx, how) })
 	}
-	if err := k.strike(ctx, how.cluster.Router(), shots, how.draw); err != nil {
+	if err := k.strike(ctx, how, shots); err != nil {
 		cancel()
 		return nil, err
 	}
@@ -113,13 +116,13 @@ func (s *live) run(ctx context.Context, how killing) {
 
 // strike waits until all streams decode, picks the victim and kills its primary at the drawn moment. It does nothing
 // when the victim's stream ends before that.
-func (k *killed) strike(ctx context.Context, router *cluster.Admin, shots map[string]*cluster.Shot, draw func(*reference) Draw) error {
+func (k *killed) strike(ctx context.Context, how killing, shots map[string]*cluster.Shot) error {
 	for _, s := range k.streams {
 		<-s.decoding
 		if s.session == "" {
 			continue // refused, or broken: judged later
 		}
-		record, err := router.Session(ctx, s.session)
+		record, err := how.cluster.Router().Session(ctx, s.session)
 		if err != nil {
 			return fmt.Errorf("find the primary of session %s: %w", s.session, err)
 		}
@@ -128,9 +131,13 @@ func (k *killed) strike(ctx context.Context, router *cluster.Admin, shots map[st
 	if !k.even(shots) {
 		return errUneven
 	}
-	d := draw(k.streams[0].ref)
-	victim := k.streams[int(d.Victim*float64(len(k.streams)))]
-	d = draw(victim.ref)
+	candidates := slices.DeleteFunc(slices.Clone(k.streams), func(s *live) bool { return s.primary != how.prefer })
+	if len(candidates) == 0 {
+		candidates = k.streams
+	}
+	d := how.draw(k.streams[0].ref)
+	victim := candidates[int(d.Victim*float64(len(candidates)))]
+	d = how.draw(victim.ref)
 	shot := shots[victim.primary]
 	if shot == nil {
 		return nil
@@ -209,6 +216,17 @@ func pauseOf(chunks []client.Chunk, at time.Time, seam cluster.Seam) (Pause, boo
 		}
 	}
 	return Pause{}, false
+}
+
+// progressAt is the highest output index the client had at an instant, or -1.
+func progressAt(chunks []client.Chunk, at time.Time) int {
+	last := -1
+	for _, c := range chunks {
+		if !c.At.After(at) {
+			last = max(last, c.Last())
+		}
+	}
+	return last
 }
 
 // stateOf finds what became of a session: the seam behind the killed node, and whether it was started over.

@@ -44,13 +44,15 @@ type outcome struct {
 	session            *cluster.Session
 }
 
-// disturb streams a group with one kill, restores the cluster, and judges every answer.
-func (l *lab) disturb(ctx context.Context, group []*reference, draw func(*reference) Draw, onChunk func(client.Chunk)) (examined, error) {
+// disturb streams a group with one kill, restores the cluster, and judges every answer. Of how, the lab itself is
+// filled in.
+func (l *lab) disturb(ctx context.Context, group []*reference, how killing) (examined, error) {
 	before, err := settledCounters(ctx, l.cluster, l.cluster.Nodes())
 	if err != nil {
 		return examined{}, err
 	}
-	got, err := killGroup(ctx, killing{lab: l, draw: draw, onChunk: onChunk}, group)
+	how.lab = l
+	got, err := killGroup(ctx, how, group)
 	if err != nil {
 		return examined{}, err
 	}
@@ -110,7 +112,8 @@ func (e examined) describe(i int) string {
 	case !o.hit:
 		line += fmt.Sprintf(", on node %s, not killed", s.primary)
 	default:
-		line += fmt.Sprintf(", %s %s killed at index %d of %d", e.shot.Target, e.node, e.index, s.ref.tokens())
+		line += fmt.Sprintf(", %s %s killed at index %d of %d", e.shot.Target, e.node,
+			progressAt(s.transcript.Chunks, e.at), s.ref.tokens())
 	}
 	if o.retried {
 		line += ", retried"
@@ -120,7 +123,13 @@ func (e examined) describe(i int) string {
 			milliseconds(o.pause.Pause), milliseconds(o.pause.Gap), milliseconds(o.pause.Detect))
 	}
 	if len(o.verdict.Reasons) > 0 {
-		line += fmt.Sprintf(" [session %s, protection %q: %s]", s.session, s.transcript.Granted, strings.Join(o.verdict.Reasons, "; "))
+		line += fmt.Sprintf(" [session %s, protection %q", s.session, s.transcript.Granted)
+		for _, change := range o.session.ProtectionLog {
+			if !change.Protected {
+				line += fmt.Sprintf(", unprotected from token %d on: %s", change.FromIndex, change.Cause)
+			}
+		}
+		line += ": " + strings.Join(o.verdict.Reasons, "; ") + "]"
 	}
 	return line
 }

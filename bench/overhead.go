@@ -93,7 +93,7 @@ func RunOverhead(ctx context.Context, cl *cluster.Cluster, cfg OverheadConfig) (
 	if err != nil {
 		return nil, err
 	}
-	o := &overhead{cfg: cfg, client: c, cl: cl, model: model}
+	o := &overhead{cfg: cfg, client: c, cl: cl, place: placer{client: c, cluster: cl, model: model}}
 	if err := o.warmUp(ctx); err != nil {
 		return nil, fmt.Errorf("warm up: %w", err)
 	}
@@ -121,8 +121,7 @@ type overhead struct {
 	cfg    OverheadConfig
 	client *client.Client
 	cl     *cluster.Cluster
-	model  string
-	last   string // node that served the last request
+	place  placer
 }
 
 // warmUp runs each mode once on each node, short and not counted.
@@ -146,7 +145,7 @@ func (o *overhead) body(length, tokens, round int) client.Body {
 		ids[i] = int32(lowest + r.IntN(span))
 	}
 	return client.Body{
-		Model: o.model, PromptIDs: ids, MaxTokens: tokens, MinTokens: tokens, IgnoreEOS: true,
+		Model: o.place.model, PromptIDs: ids, MaxTokens: tokens, MinTokens: tokens, IgnoreEOS: true,
 		Seed: r.Uint64N(1 << 53), Temperature: 0.8, TopK: 40, TopP: 0.95,
 	}
 }
@@ -172,20 +171,14 @@ func (o *overhead) measure(ctx context.Context, length int) (map[string][]sample
 	return samples, nil
 }
 
-// sampleOn measures one request on a certain node. The router gives a request to the node that was used less recently,
-// so a short request is put before where that would be the wrong one.
+// sampleOn measures one request on a certain node.
 func (o *overhead) sampleOn(ctx context.Context, node string, body client.Body, mode string) (sample, error) {
 	for range placementTries {
-		for steered := 0; o.last == node && len(o.cl.Nodes()) > 1; steered++ {
-			if steered == placementTries {
-				return sample{}, fmt.Errorf("%d short requests in a row were all placed on node %s", steered, o.last)
-			}
-			if _, err := o.request(ctx, o.body(16, 1, steered), client.ProtectionOff); err != nil {
-				return sample{}, err
-			}
+		if err := o.place.steer(ctx, node); err != nil {
+			return sample{}, err
 		}
 		s, err := o.request(ctx, body, mode)
-		if err != nil || o.last == node {
+		if err != nil || o.place.last == node {
 			return s, err
 		}
 	}
@@ -213,7 +206,7 @@ func (o *overhead) request(ctx context.Context, body client.Body, mode string) (
 	if err != nil {
 		return sample{}, err
 	}
-	o.last = record.Attempts[0].Node
+	o.place.last = record.Attempts[0].Node
 	if t.Granted != mode {
 		return sample{}, fmt.Errorf("asked for protection %s, got %q", mode, t.Granted)
 	}

@@ -14,12 +14,8 @@ import (
 	"github.com/seguekv/segue/bench/cluster"
 )
 
-const (
-	// placementTries bounds how often a request is repeated to make it land on a certain node.
-	placementTries = 4
-	// answerTimeout bounds one answer; the longest prompts take some 15 s here.
-	answerTimeout = 3 * time.Minute
-)
+// answerTimeout bounds one answer; the longest prompts take some 15 s here.
+const answerTimeout = 3 * time.Minute
 
 // reference is what the undisturbed request answers, the same on every node.
 type reference struct {

@@ -67,6 +67,7 @@ type (
 
 // tally collects the outcomes of a campaign.
 type tally struct {
+	groups                                                               int // one kill each
 	runs, continued, identical, retried, refused, errors, wrong, redrawn int
 
 	takeover              TakeoverReport
@@ -75,6 +76,7 @@ type tally struct {
 }
 
 func (t *tally) add(e examined) {
+	t.groups++
 	t.indexes = append(t.indexes, e.index)
 	for _, o := range e.outcomes {
 		t.runs++

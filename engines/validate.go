@@ -114,11 +114,13 @@ func samplingErrors(err error) []error {
 	if err == nil {
 		return nil
 	}
-	list := []error{err}
+	all := []error{err}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		list = joined.Unwrap()
+		all = joined.Unwrap()
 	}
-	for i, e := range list {
+	list := make([]error, len(all))
+	for i, e := range all {
+		list[i] = e
 		if p, ok := errors.AsType[*sampling.ParamError](e); ok {
 			list[i] = &RequestError{Field: p.Field, Reason: p.Reason}
 		}

@@ -4,6 +4,7 @@
 package engines
 
 import (
+	"maps"
 	"math"
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
@@ -36,10 +37,7 @@ func RequestFromProto(p *seguev1.Request) (Request, error) {
 			Seed:              s.GetSeed(),
 		}
 		if b := s.GetLogitBias(); len(b) > 0 {
-			r.Sampling.LogitBias = make(map[int32]float64, len(b))
-			for id, v := range b {
-				r.Sampling.LogitBias[id] = v
-			}
+			r.Sampling.LogitBias = maps.Clone(b)
 		}
 	}
 	if err := r.Validate(); err != nil {

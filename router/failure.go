@@ -29,15 +29,16 @@ func (s *session) fail(end ending) {
 	case e.Status < http.StatusInternalServerError:
 		result = resultRejected
 	}
+	// Recorded first, so that who has read the error finds it here.
+	s.rec.update(func(i *SessionInfo) {
+		i.Phase, i.Finish, i.Error, i.DeliveredTokens, i.FirstDeltaSent = phaseFailed, "", e, e.Delivered, s.gate.ContentWritten()
+	})
 	if end.cause != CauseClientGone {
 		if err := s.out.fail(e, usage); err != nil {
 			end.detail = "write: " + err.Error()
 			result = resultClientGone
 		}
 	}
-	s.rec.update(func(i *SessionInfo) {
-		i.Phase, i.Error, i.DeliveredTokens, i.FirstDeltaSent = phaseFailed, e, e.Delivered, s.gate.ContentWritten()
-	})
 	s.r.metrics.sessions.WithLabelValues(result).Inc()
 	s.log.Info("session ended", "result", result, "cause", end.cause, "detail", end.detail, "epoch", uint64(s.gate.Epoch()),
 		"prompt_tokens", s.prompt.tokens, "accepted", s.gate.Len(), "delivered", e.Delivered, "takeovers", s.takeovers,
@@ -47,9 +48,13 @@ func (s *session) fail(end ending) {
 // complete records the end of a finished session.
 func (s *session) complete(a *attempt, reason string, u openai.Usage) {
 	s.rec.update(func(i *SessionInfo) {
-		i.Phase, i.Finish, i.PromptTokens = phaseDone, reason, u.PromptTokens
+		i.Phase, i.Finish, i.PromptTokens, i.DeliveredTokens = phaseDone, reason, u.PromptTokens, u.CompletionTokens
 		i.Attempts[a.info].EndedAt = stamp(time.Now())
 	})
+}
+
+// completed counts it, once the answer is written.
+func (s *session) completed(a *attempt, reason string, u openai.Usage) {
 	s.r.metrics.sessions.WithLabelValues(resultOK).Inc()
 	s.log.Info("session ended", "result", resultOK, "finish", reason, "epoch", uint64(s.gate.Epoch()), "agent", a.node.ID(),
 		"prompt_tokens", u.PromptTokens, "output_tokens", u.CompletionTokens, "takeovers", s.takeovers, "duration", time.Since(s.arrived))

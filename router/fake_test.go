@@ -325,4 +325,3 @@ func refusal(reason seguev1.Reason, detail string) error {
 	}
 	return s.Err()
 }
-

@@ -84,8 +84,8 @@ func bubble(t *testing.T, names string, change func(*router.Config, map[string]*
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, names, change)
+		defer w.close()
 		f(t, w)
-		w.close()
 	})
 }
 
@@ -156,6 +156,7 @@ func (w *world) close() {
 	for _, a := range w.agents {
 		a.kill()
 	}
+	time.Sleep(time.Minute) // virtual: scripts that sleep come to their end
 }
 
 // settle lets background calls end.
@@ -390,4 +391,15 @@ func (w *world) counter(name string, labels ...string) float64 {
 		}
 	}
 	return sum
+}
+
+func newTestContext(t *testing.T) (context.Context, context.CancelFunc) {
+	return context.WithCancel(t.Context())
+}
+
+// reading reads a stream in the background and returns how to wait for it.
+func (w *world) reading(resp *http.Response) func() *transcript {
+	done := make(chan *transcript, 1)
+	go func() { done <- w.stream(resp) }()
+	return func() *transcript { return <-done }
 }

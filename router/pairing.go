@@ -20,8 +20,6 @@ const (
 	// pairSlowest, because every pairing sends a whole base.
 	pairEvery   = time.Second
 	pairSlowest = 8 * time.Second
-	// basePatience is how long a chosen holder may take without word of the primary.
-	basePatience = 30 * time.Second
 
 	cancelTimeout  = 5 * time.Second
 	releaseTimeout = 2 * time.Second
@@ -46,9 +44,9 @@ func (h *holder) peer() *seguev1.Peer {
 type pairing struct {
 	// holders, newest first: the standby, then those whose hold is older.
 	holders []*holder
-	// pending was chosen at since and its base isn't complete yet; nil when the primary has said how it went.
+	// pending was chosen and its base isn't complete yet; nil when the primary has said how it went. How
+	// long a base may take is the primary's to judge.
 	pending *holder
-	since   time.Time
 	// next is the earliest time of the next Pair call.
 	next time.Time
 	wait time.Duration
@@ -90,7 +88,11 @@ func (s *session) assign(h *holder) {
 	p := &s.pairing
 	s.forget(h.hold.Node.ID())
 	p.holders = slices.Insert(p.holders, 0, h)
-	p.pending, p.since = h, time.Now()
+	p.pending = h
+}
+
+func (s *session) assigned(n *fleet.Node) bool {
+	return slices.ContainsFunc(s.pairing.holders, func(h *holder) bool { return h.hold.Node == n })
 }
 
 // forget takes a node off the list without a word to it.
@@ -164,7 +166,9 @@ func (s *session) onProtection(e *seguev1.Protection) {
 	case e.GetCause() != "":
 		// Without a cause the base is merely on its way.
 		s.bar(e)
-		p.pending = nil
+		if p.pending != nil && (e.GetHolder() == "" || e.GetHolder() == p.pending.hold.Node.ID()) {
+			p.pending = nil
+		}
 	}
 }
 
@@ -187,17 +191,10 @@ func (s *session) bar(e *seguev1.Protection) {
 func (s *session) repair(a *attempt) {
 	p := &s.pairing
 	now := time.Now()
-	if s.wish == ProtectionOff || s.protected || p.calling || !a.answered || now.Before(p.next) {
+	if s.wish == ProtectionOff || s.protected || p.pending != nil || p.calling || !a.answered || now.Before(p.next) {
 		return
 	}
-	avoid := []string(nil)
-	if p.pending != nil {
-		if now.Sub(p.since) < basePatience {
-			return
-		}
-		avoid = append(avoid, p.pending.hold.Node.ID())
-	}
-	h := s.chooseHolder(a.node, avoid...)
+	h := s.chooseHolder(a.node)
 	if h == nil {
 		return
 	}
@@ -215,12 +212,14 @@ func (s *session) repair(a *attempt) {
 }
 
 // onPaired takes in the outcome of a Pair call. A failed one may have reached the holder.
-func (s *session) onPaired(epoch fence.Epoch, r pairResult) {
+func (s *session) onPaired(a *attempt, r pairResult) {
 	s.pairing.calling = false
-	if r.err != nil || r.epoch != epoch {
+	if r.err != nil || r.epoch != a.epoch {
 		s.r.metrics.pairings.WithLabelValues("failed").Inc()
 		r.hold.Drop()
-		s.releaseNode(r.hold.Node, uint64(r.epoch))
+		if r.hold.Node != a.node && !s.assigned(r.hold.Node) {
+			s.releaseNode(r.hold.Node, uint64(r.epoch))
+		}
 		return
 	}
 	s.r.metrics.pairings.WithLabelValues("ok").Inc()

@@ -81,14 +81,14 @@ func (d Deps) withDefaults() Deps {
 
 // Router serves clients from a fleet of agents.
 type Router struct {
-	cfg      Config
-	deps     Deps
-	log      *slog.Logger
-	fleet    *fleet.Fleet
-	registry *registry
-	metrics  *metrics
-	started  time.Time
-	draining atomic.Bool
+	cfg        Config
+	deps       Deps
+	log        *slog.Logger
+	fleet      *fleet.Fleet
+	registry   *registry
+	metrics    *metrics
+	started    time.Time
+	draining   atomic.Bool
 	handlers   *handlers
 	background *background
 }

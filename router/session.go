@@ -57,7 +57,7 @@ type session struct {
 	starts, takeovers int
 	// tried lists nodes on which a run failed; refusers those that refused one a moment ago.
 	tried, refusers []string
-	// patience is when waiting for a context ends.
+	// patience is when waiting for a context ends; zero before a wait.
 	patience time.Time
 	// lost is the interruption that isn't mended yet.
 	lost      *interruption
@@ -92,7 +92,6 @@ func (s *session) run(ctx context.Context) {
 		var end ending
 		var what outcome
 		if end, what = s.follow(ctx, a); what == finished {
-			a.stop()
 			return
 		}
 		a, failure = s.recover(ctx, a, end)
@@ -140,7 +139,7 @@ func (s *session) granted() string {
 
 // place waits for a context and starts a run from the prompt on it.
 func (s *session) place(ctx context.Context, kind string) (*attempt, *ending) {
-	if s.patience.IsZero() || kind != kindGenerate && len(s.refusers) == 0 {
+	if s.patience.IsZero() {
 		s.patience = time.Now().Add(s.cfg.Queue.Wait)
 	}
 	lease, failure := s.wait(ctx, kind)
@@ -264,7 +263,7 @@ func (s *session) follow(ctx context.Context, a *attempt) (ending, outcome) {
 		case <-repair.C:
 			s.repair(a)
 		case r := <-s.pairing.results:
-			s.onPaired(a.epoch, r)
+			s.onPaired(a, r)
 		case <-ctx.Done():
 			return contextEnding(ctx), ended
 		}

@@ -80,6 +80,7 @@ func (s *session) fence(a *attempt, end ending) {
 		if !slices.Contains(s.tried, node) {
 			s.tried = append(s.tried, node)
 		}
+		s.refusers, s.patience = nil, time.Time{}
 		a.node.Suspect(true, "a session failed: "+end.text())
 		s.r.metrics.observe(s.r.metrics.detection, a.heard, now)
 	}

@@ -193,17 +193,20 @@ func (s *session) onFinish(a *attempt, f *seguev1.Finish) *ending {
 		return malformed("finish: %v", err)
 	}
 	s.mended(a, time.Now())
+	a.lease.Release() // the context isn't needed while the client reads the rest
 	from := s.delivery.delivered
 	sent := from
 	if !s.out.streams() {
 		sent = 0
 	}
+	// Recorded first, so that who has read the end of the answer finds the end of the session.
+	s.complete(a, f.GetReason(), usage)
 	if err := s.out.finish(f.GetReason(), usage, openai.Tokens{IDs: s.gate.Tokens()[from:], First: from}); err != nil {
 		return &ending{cause: CauseClientGone, detail: "write: " + err.Error()}
 	}
 	s.delivery.delivered = n
 	s.counted(sent, n)
-	s.complete(a, f.GetReason(), usage)
+	s.completed(a, f.GetReason(), usage)
 	return nil
 }
 

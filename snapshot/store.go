@@ -10,50 +10,6 @@ import (
 	"github.com/seguekv/segue/fence"
 )
 
-// Budget bounds the memory of all rows on a node. Safe for concurrent use.
-type Budget struct {
-	mu    sync.Mutex
-	limit int64
-	used  int64
-}
-
-// NewBudget returns a budget of limit bytes.
-func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
-
-// Reserve takes n bytes or returns ErrStoreFull.
-func (b *Budget) Reserve(n int64) (*Reservation, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if n < 0 || b.used+n > b.limit {
-		return nil, fmt.Errorf("%w: need %d bytes, %d of %d in use: raise agent.snapshot_memory", ErrStoreFull, n, b.used, b.limit)
-	}
-	b.used += n
-	return &Reservation{b: b, n: n}, nil
-}
-
-// Used returns the bytes reserved, and the limit.
-func (b *Budget) Used() (used, limit int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.used, b.limit
-}
-
-// Reservation is a part of a budget.
-type Reservation struct {
-	b    *Budget
-	n    int64
-	once sync.Once
-}
-
-// Release gives the bytes back. Idempotent.
-func (r *Reservation) Release() {
-	r.once.Do(func() {
-		r.b.mu.Lock()
-		defer r.b.mu.Unlock()
-		r.b.used -= r.n
-	})
-}
-
 // Store is what a holder keeps: one chain per session. Safe for concurrent use; one lock serialises
 // records, takeovers and releases, so a takeover sees everything that was applied before it and nothing
 // of a lower epoch after it.
@@ -195,39 +151,52 @@ type Held struct {
 }
 
 // Takeover raises the session's epoch to e, checks coverage, ids and digests, and moves the chain out of the
-// store. The epoch stays raised when it refuses, except for ErrUnknownSession and epoch errors.
+// store. The epoch stays raised when it refuses, unless nothing at all is known of the session.
 //
 // Errors: ErrUnknownSession, fence.ErrStaleEpoch, fence.ErrCanceled, *NotCoveredError, ErrPrompt,
 // ErrOutput, ErrDigest, and the reason a base was refused for.
 func (s *Store) Takeover(id SessionID, e fence.Epoch, n Need) (*Held, error) {
+	h, x, err := s.take(id, e, n)
+	if err != nil {
+		return nil, err
+	}
+	// Without the lock: digests of a large state take longer than other sessions' acks may wait. The chain is
+	// out of the store, so nothing else can reach it.
+	if x.State, err = x.Chain.State(); err != nil {
+		x.Memory.Release()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if h.chain == nil && h.newest == x.Chain.head.BaseID {
+			h.refused = err
+		}
+		return nil, err
+	}
+	return x, nil
+}
+
+// take is the part of a takeover that happens at once.
+func (s *Store) take(id SessionID, e fence.Epoch, n Need) (*held, *Held, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.held[id]
 	if h == nil {
-		return nil, ErrUnknownSession
+		return nil, nil, ErrUnknownSession
 	}
 	if err := h.record.Raise(e); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	c := h.chain
-	if c == nil {
+	if h.chain == nil {
 		if h.refused != nil {
-			return nil, h.refused
+			return nil, nil, h.refused
 		}
-		return nil, ErrUnknownSession
+		return nil, nil, ErrUnknownSession
 	}
-	if err := n.check(c); err != nil {
-		return nil, err
+	if err := n.check(h.chain); err != nil {
+		return nil, nil, err
 	}
-	st, err := c.State()
-	if err != nil {
-		h.drop()
-		h.refused = err
-		return nil, err
-	}
-	m := h.memory
+	x := &Held{Chain: h.chain, Memory: h.memory}
 	h.chain, h.memory = nil, nil
-	return &Held{Chain: c, State: st, Memory: m}, nil
+	return h, x, nil
 }
 
 // check is the coverage rule: a complete boundary >= max(d, 1) with the caller's ids.

@@ -104,12 +104,13 @@ type received struct {
 	err   error
 }
 
-// receive reads the stream's frames, one ahead of their use. Its goroutine belongs to the stream and ends
-// with the stream's context, which gRPC ends when the handler returns.
+// receive reads the stream's frames, one ahead of their use. Its goroutine belongs to the stream: it closes the
+// channel and ends after the first error, or with the stream's context, which gRPC ends when the handler returns.
 func receive(st grpc.ServerStream) <-chan received {
 	out := make(chan received)
 	ctx := st.Context()
 	go func() {
+		defer close(out)
 		for {
 			f := new(Frame)
 			err := st.RecvMsg(f)
@@ -129,7 +130,10 @@ func receive(st grpc.ServerStream) <-chan received {
 
 func (r *Receiver) next(frames <-chan received) (*Frame, error) {
 	select {
-	case x := <-frames:
+	case x, ok := <-frames:
+		if !ok {
+			return nil, io.EOF
+		}
 		return x.frame, x.err
 	case <-r.stop:
 		return nil, status.Error(codes.Unavailable, "transfer: the agent stops")

@@ -110,7 +110,8 @@ func TestClient_ReportsProblems(t *testing.T) {
 		"gap":                {role() + content(1, "a", 1) + finish() + usage + done, "token_index 1 instead of 0"},
 		"repeat":             {role() + content(0, "a", 1) + content(0, "a", 1) + finish() + usage + done, "token_index 0 instead of 1"},
 		"no index":           {role() + event("c1", `{"content":"a"}`, `,"token_ids":[1]`) + finish() + usage + done, "without token_index"},
-		"no ids":             {role() + event("c1", `{"content":"a"}`, ``) + finish() + usage + done, "text without token ids"},
+		"no ids":             {role() + event("c1", `{"content":"a"}`, ``) + finish() + usage + done, "0 token ids where the usage counts 3"},
+		"fewer ids":          {strings.Replace(good(), "[7,8]", "[7]", 1), "token_index 2 instead of 1"},
 		"no finish":          {role() + content(0, "a", 1) + usage + done, "0 finish reasons"},
 		"two finishes":       {role() + finish() + finish() + usage + done, "2 finish reasons"},
 		"no done":            {role() + finish() + usage, "0 [DONE]"},
@@ -118,7 +119,7 @@ func TestClient_ReportsProblems(t *testing.T) {
 		"event after done":   {good() + content(3, "b", 2), "event after [DONE]"},
 		"text after finish":  {role() + finish() + content(0, "a", 1) + usage + done, "output after the finish"},
 		"no usage":           {role() + finish() + done, "no usage"},
-		"usage before":       {role() + usage + finish() + done, "final usage before the finish"},
+		"usage before":       {role() + content(0, "a", 1) + usage + content(1, "b", 2, 3) + finish() + done, "output after the final usage"},
 		"usage sum":          {role() + finish() + strings.Replace(usage, "8}", "9}", 1) + done, "does not add up"},
 		"error null":         {role() + strings.Replace(content(0, "a", 1), `"object"`, `"error":null,"object"`, 1) + finish() + usage + done, "error member"},
 		"bad json":           {role() + "data: {\n\n" + finish() + usage + done, "bad JSON"},
@@ -129,6 +130,7 @@ func TestClient_ReportsProblems(t *testing.T) {
 		"two choices":        {role() + strings.Replace(content(0, "a", 1), `"choices":[{`, `"choices":[{"index":1},{`, 1), "more than one choice"},
 		"half character":     {role() + strings.Replace(content(0, "a", 1), `"a"`, `"\ud83d"`, 1) + finish() + usage + done, "part of a character"},
 		"invalid utf-8":      {role() + strings.Replace(content(0, "a", 1), `"a"`, "\"\xf0\x9f\"", 1) + finish() + usage + done, "invalid UTF-8"},
+		"usage, then error":  {role() + content(0, "a", 1) + usage + interrupted("x", 1, true) + done, "event after the error"},
 		"done after error":   {role() + content(0, "a", 1) + interrupted("x", 1, true) + done, "event after the error"},
 		"error after finish": {role() + finish() + interrupted("x", 0, false), "error event after the finish"},
 		"neither":            {role() + `data: {"id":"c1","object":"chat.completion.chunk","choices":[]}` + "\n\n" + finish() + usage + done, "neither choices nor usage"},
@@ -146,9 +148,16 @@ func TestClient_ReportsProblems(t *testing.T) {
 	}
 }
 
+func TestClient_TextMayGoBeforeItsID(t *testing.T) {
+	got := stream(t, role()+event("c1", `{"content":" "}`, ``)+content(0, "é", 7, 8, 9)+finish()+usage+done)
+	if !got.Complete() || got.Text() != " é" || got.Chunks[0].Last() != -1 || got.Chunks[1].Last() != 2 {
+		t.Errorf("%s: %q %+v", got.Failure(), got.Text(), got.Chunks)
+	}
+}
+
 func TestClient_ReplacementCharacterOfTheModelIsNoProblem(t *testing.T) {
 	for _, text := range []string{`"\ufffd"`, `"\uFFFD"`, "\"\ufffd\""} {
-		body := role() + strings.Replace(content(0, "a", 1), `"a"`, text, 1) + finish() + usage + done
+		body := role() + strings.Replace(content(0, "a", 1, 2, 3), `"a"`, text, 1) + finish() + usage + done
 		if got := stream(t, body); !got.Complete() {
 			t.Errorf("%s: %s", text, got.Failure())
 		}

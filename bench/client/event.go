@@ -54,7 +54,11 @@ func (t *Transcript) event(data []byte, at time.Time) (Chunk, bool) {
 		if e.Usage == nil {
 			t.problem("event with neither choices nor usage")
 		}
+		t.counted = true
 		return Chunk{}, false
+	}
+	if t.counted {
+		t.problem("output after the final usage")
 	}
 	if len(e.Choices) > 1 || e.Choices[0].Index != 0 {
 		t.problem("more than one choice")
@@ -96,8 +100,6 @@ func (t *Transcript) usage(e event) {
 	switch u := e.Usage; {
 	case t.Usage != nil && *t.Usage != *u:
 		t.problem("two different usages")
-	case t.Finishes == 0 && len(e.Choices) == 0:
-		t.problem("final usage before the finish")
 	case u.TotalTokens != u.PromptTokens+u.CompletionTokens:
 		t.problem("usage does not add up: %+v", *u)
 	}
@@ -148,10 +150,9 @@ func (t *Transcript) role(role *string) {
 	}
 }
 
+// content takes in text. A chunk may have text and no ids: the beginning of a token whose last character is not
+// complete goes out before the id, which comes with the rest.
 func (t *Transcript) content(c Chunk, data []byte) {
-	if len(c.IDs) == 0 {
-		t.problem("text without token ids at index %d", len(t.tokens))
-	}
 	if brokenText(c.Text, data) {
 		t.problem("part of a character at index %d", len(t.tokens))
 	}

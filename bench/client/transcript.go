@@ -71,9 +71,10 @@ type Transcript struct {
 	// Problems are violations of the protocol, the first few.
 	Problems []string
 
-	chat   bool
-	tokens []int32
-	text   strings.Builder
+	chat    bool
+	counted bool // the final usage came: only [DONE] or an error may follow
+	tokens  []int32
+	text    strings.Builder
 }
 
 // Tokens are the output ids received, in order. The caller must not change them.
@@ -196,7 +197,10 @@ func (t *Transcript) judgeEnd(err error) {
 	if t.Dones != 1 {
 		t.problem("%d [DONE] instead of 1", t.Dones)
 	}
-	if t.Usage == nil {
+	switch u := t.Usage; {
+	case u == nil:
 		t.problem("no usage although it was asked for")
+	case u.CompletionTokens != len(t.tokens):
+		t.problem("%d token ids where the usage counts %d", len(t.tokens), u.CompletionTokens)
 	}
 }

@@ -32,6 +32,7 @@ func TestJudge(t *testing.T) {
 		"second role":                {role() + good(), client.Wrong},
 		"repeated token":             {prefix + content(1, "", 8) + content(2, "🙂", 9) + finish() + usage + done, client.Wrong},
 		"honest end":                 {prefix + interrupted(code, 2, true), client.Refused},
+		"honest end after usage":     {prefix + usage + interrupted(code, 2, true), client.Refused},
 		"honest end before text":     {interrupted(code, 0, false), client.Refused},
 		"honest end after role":      {role() + interrupted(code, 0, false), client.Refused},
 		"wrong count":                {prefix + interrupted(code, 3, true), client.Wrong},

@@ -5,6 +5,8 @@ package main
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/seguekv/segue/engines"
 	"github.com/seguekv/segue/engines/enginetest"
+	"github.com/seguekv/segue/engines/llamacpp"
 	"github.com/seguekv/segue/snapshot"
 )
 
@@ -150,6 +153,30 @@ func TestModel_EndsGenerations(t *testing.T) {
 	}
 	if want := []int32{0, 2, 4}; !slices.Equal(eog, want) {
 		t.Errorf("got %d, want %d", eog, want)
+	}
+}
+
+func TestLoadModel_SaysWhatIsWrong(t *testing.T) {
+	m := testModel(t)
+	path := filepath.Join(t.TempDir(), "broken.gguf")
+	if err := os.WriteFile(path, []byte("GGUF\x03\x00\x00\x00 and nonsense"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err := loadModel(m.lib, path)
+	if p, ok := errors.AsType[*llamacpp.PartError](err); !ok || p.Path != path || p.Hint == "" || strings.Contains(p.Problem, "no reason") {
+		t.Errorf("got %v, want a *PartError with the reason of llama.cpp", err)
+	}
+}
+
+// TestLoadModel_RefusesSlidingWindow needs a model that nothing here may ship.
+func TestLoadModel_RefusesSlidingWindow(t *testing.T) {
+	path := os.Getenv("SEGUE_LLAMA_WINDOW_MODEL")
+	if path == "" {
+		t.Skip("SKIPPED: set SEGUE_LLAMA_WINDOW_MODEL to a GGUF file of a model with a sliding window, for example gemma 3")
+	}
+	_, err := loadModel(testModel(t).lib, path)
+	if _, ok := errors.AsType[*llamacpp.PartError](err); !ok || !strings.Contains(err.Error(), "sliding window") {
+		t.Errorf("got %v, want a *PartError about the sliding window", err)
 	}
 }
 

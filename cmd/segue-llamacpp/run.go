@@ -79,7 +79,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		describe(stdout, e)
 		return exitOK
 	}
-	if err := link.ServeInherited(ctx, e); err != nil {
+	if err := link.ServeInherited(ctx, e); err != nil && ctx.Err() == nil {
 		return fail(stderr, exitFailed, err)
 	}
 	return exitOK

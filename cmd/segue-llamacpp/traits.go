@@ -47,7 +47,7 @@ func readTraits(h llama.Model) traits {
 		n, _ := strconv.ParseUint(text(arch+"."+key), 10, 32)
 		return uint32(n)
 	}
-	real := func(key string) float32 {
+	float := func(key string) float32 {
 		f, _ := strconv.ParseFloat(text(arch+"."+key), 32)
 		return float32(f)
 	}
@@ -62,7 +62,7 @@ func readTraits(h llama.Model) traits {
 		experts:        number("expert_count"),
 		expertsUsed:    number("expert_used_count"),
 		ropeType:       int(llama.ModelRopeType(h)),
-		ropeBase:       real("rope.freq_base"),
+		ropeBase:       float("rope.freq_base"),
 		ropeScale:      llama.ModelRopeFreqScaleTrain(h),
 		window:         max(int(number("attention.sliding_window")), int(llama.ModelNSWA(h))),
 		recurrent:      llama.ModelIsRecurrent(h),

@@ -30,7 +30,7 @@ func newAgentCommand() *cobra.Command {
 the holders that the router assigns, and holds and continues sessions of other nodes.
 
 It prints one line with its addresses on stdout when it listens, and logs to stderr.`,
-		Example: `  segue agent --id a --engine llamacpp --model model.gguf --library ./llama.cpp
+		Example: `  segue agent --id a --engine llamacpp --model model.gguf --llama-lib ./llama.cpp
   segue agent --id b --engine sim --listen 127.0.0.1:0 --admin 127.0.0.1:0
   segue agent --config segue.yaml --set agent.engine.threads=2`,
 		Args: cobra.NoArgs,
@@ -40,16 +40,16 @@ It prints one line with its addresses on stdout when it listens, and logs to std
 	flags.StringArrayVar(&set, "set", nil, "override one `key=value` of the configuration; repeatable")
 	insecure := flags.Bool("insecure-plaintext", false, "allow listening beyond loopback, unencrypted and unauthenticated")
 	direct := newOverrides(flags, []overrideFlag{
-		{"id", "agent.id", "name of the node"},
-		{"listen", "agent.listen", "gRPC address, HOST:PORT; port 0 picks one"},
-		{"admin", "agent.admin", "HTTP address for health, metrics and sessions"},
-		{"engine", "agent.engine.kind", "llamacpp or sim"},
-		{"model", "agent.engine.model", "GGUF file"},
-		{"library", "agent.engine.library", "directory with libllama.so"},
-		{"threads", "agent.engine.threads", "compute threads of the engine"},
-		{"contexts", "agent.engine.contexts", "sessions at once"},
-		{"reserved", "agent.engine.reserved_for_takeover", "contexts that only takeovers get"},
-		{"snapshot-memory", "agent.snapshot_memory", "memory for snapshots, for example 1GiB"},
+		{"id", "agent.id", "name of the node", true},
+		{"listen", "agent.listen", "gRPC address, HOST:PORT; port 0 picks one", true},
+		{"admin", "agent.admin", "HTTP address for health, metrics and sessions", true},
+		{"engine", "agent.engine.kind", "llamacpp or sim", true},
+		{"model", "agent.engine.model", "GGUF file", true},
+		{"llama-lib", "agent.engine.library", "directory with libllama.so", true},
+		{"threads", "agent.engine.threads", "compute threads of the engine", false},
+		{"contexts", "agent.engine.contexts", "sessions at once", false},
+		{"reserved", "agent.engine.reserved_for_takeover", "contexts that only takeovers get", false},
+		{"snapshot-memory", "agent.snapshot_memory", "memory for snapshots, for example 1GiB", false},
 	})
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		cfg, err := load(file, os.Environ(), append(set, direct()...))

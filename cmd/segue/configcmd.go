@@ -7,14 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 )
-
-// quote writes a flag's value as a YAML scalar.
-func quote(s string) string { return strconv.Quote(s) }
 
 func newConfigCommand() *cobra.Command {
 	c := &cobra.Command{Use: "config", Short: "Check or print the configuration", Args: cobra.NoArgs}

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -26,7 +27,8 @@ with engine kind "sim" starts it with the engine link on file descriptor 3.`,
 			if err != nil {
 				return usageError(err)
 			}
-			return link.ServeInherited(c.Context(), e)
+			// The terminal interrupts the whole process group: the agent decides when its engine ends.
+			return link.ServeInherited(context.WithoutCancel(c.Context()), e)
 		},
 	}
 	f := c.Flags()

@@ -3,10 +3,18 @@
 
 package main
 
-import "github.com/spf13/pflag"
+import (
+	"strconv"
 
-// overrideFlag is a flag that stands for a configuration key.
-type overrideFlag struct{ flag, key, help string }
+	"github.com/spf13/pflag"
+)
+
+// overrideFlag is a flag that stands for a configuration key. text: its value is a string, whatever it looks
+// like.
+type overrideFlag struct {
+	flag, key, help string
+	text            bool
+}
 
 // newOverrides defines the flags and returns a function that lists the ones given as key=value.
 func newOverrides(fs *pflag.FlagSet, list []overrideFlag) func() []string {
@@ -17,7 +25,11 @@ func newOverrides(fs *pflag.FlagSet, list []overrideFlag) func() []string {
 		var out []string
 		for _, f := range list {
 			if fl := fs.Lookup(f.flag); fl.Changed {
-				out = append(out, f.key+"="+quote(fl.Value.String()))
+				value := fl.Value.String()
+				if f.text {
+					value = strconv.Quote(value) // a Go string literal is a YAML scalar
+				}
+				out = append(out, f.key+"="+value)
 			}
 		}
 		return out

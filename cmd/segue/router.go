@@ -38,9 +38,9 @@ It prints one line with its addresses on stdout when it listens, and logs to std
 	flags.StringArrayVar(&set, "set", nil, "override one `key=value` of the configuration; repeatable")
 	flags.StringArrayVar(&agents, "agent", nil, "an agent as `ID=ADDR`, instead of router.agents; repeatable")
 	direct := newOverrides(flags, []overrideFlag{
-		{"listen", "router.listen", "address for clients, HOST:PORT; port 0 picks one"},
-		{"admin", "router.admin", "address for health, metrics and sessions"},
-		{"protection", "router.protection", "sync, async or off"},
+		{"listen", "router.listen", "address for clients, HOST:PORT; port 0 picks one", true},
+		{"admin", "router.admin", "address for health, metrics and sessions", true},
+		{"protection", "router.protection", "sync, async or off", true},
 	})
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		cfg, err := load(file, os.Environ(), append(set, direct()...))

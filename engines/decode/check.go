@@ -4,38 +4,11 @@
 package decode
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/seguekv/segue/engines"
-	"github.com/seguekv/segue/engines/sampling"
 	"github.com/seguekv/segue/snapshot"
 )
-
-// checkRequest refuses what the loop can't run, whoever let it through.
-func checkRequest(r engines.Request) error {
-	if err := r.Sampling.Validate(); err != nil {
-		if p, ok := errors.AsType[*sampling.ParamError](err); ok {
-			return &engines.RequestError{Field: p.Field, Reason: p.Reason}
-		}
-		return &engines.RequestError{Field: "sampling", Reason: err.Error()}
-	}
-	if r.MaxTokens < 0 {
-		return &engines.RequestError{Field: "max_tokens", Reason: fmt.Sprintf("%d is negative; leave it out for no limit", r.MaxTokens)}
-	}
-	if r.MinTokens < 0 {
-		return &engines.RequestError{Field: "min_tokens", Reason: fmt.Sprintf("%d is negative", r.MinTokens)}
-	}
-	if len(r.Stop) > engines.MaxStops {
-		return &engines.RequestError{Field: "stop", Reason: fmt.Sprintf("%d strings, limit %d", len(r.Stop), engines.MaxStops)}
-	}
-	for i, s := range r.Stop {
-		if s == "" || len(s) > engines.MaxStopBytes {
-			return &engines.RequestError{Field: "stop", Reason: fmt.Sprintf("string %d has %d bytes, want 1..%d", i, len(s), engines.MaxStopBytes)}
-		}
-	}
-	return nil
-}
 
 // checkState refuses a state that can't be continued here. Its errors wrap engines.ErrState.
 func checkState(cfg Config, m Model, r engines.Request, s *snapshot.State) error {

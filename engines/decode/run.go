@@ -23,7 +23,7 @@ import (
 func Run(ctx context.Context, cfg Config, m Model, c *Counters, job engines.Job, sink engines.Sink) error {
 	f := c.enter()
 	defer c.leave(f)
-	if err := checkRequest(job.Request); err != nil {
+	if err := job.Request.Validate(); err != nil {
 		return err
 	}
 	if job.From != nil {

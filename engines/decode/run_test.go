@@ -147,7 +147,10 @@ func config() decode.Config {
 }
 
 func request(limit int, prompt ...int32) engines.Request {
-	return engines.Request{Prompt: engines.Prompt{IDs: prompt}, MaxTokens: limit}
+	if len(prompt) == 0 {
+		prompt = []int32{50, 51, 52}
+	}
+	return engines.Request{Model: "m", Prompt: engines.Prompt{IDs: prompt}, MaxTokens: limit}
 }
 
 // state is at boundary n of a run with three prompt ids.
@@ -297,6 +300,25 @@ func TestRun_MinTokensBansTheEnd(t *testing.T) {
 		}
 		if ids := r.IDs(); slices.Index(ids, eog) != least+2 {
 			t.Errorf("MinTokens %d from boundary 2: ids %v", q.MinTokens, ids)
+		}
+	}
+}
+
+func TestRun_PromptIsPenalised(t *testing.T) {
+	q := request(2, 50, 3, 52)
+	q.Sampling.RepetitionPenalty = 3
+	s := state(1)
+	s.Prompt, s.Output = []int32{50, 4, 52}, []int32{7}
+	restored := request(2, s.Prompt...)
+	restored.Sampling = q.Sampling
+	for i, job := range []engines.Job{{Request: q}, {Request: restored, From: s}} {
+		// The model's likeliest id is the number of rows, which is in the prompt.
+		_, r, err := run(t, &model{}, job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.IDs()[i]; got != eog {
+			t.Errorf("job %d: token %d is %d, want the second likeliest, %d", i, i, got, eog)
 		}
 	}
 }

@@ -89,6 +89,9 @@ func (s *suite) cancel(t *testing.T) {
 			if r.Chunks() > c.chunks || len(r.IDs()) > c.tokens {
 				t.Errorf("%d chunks and %d tokens, want at most %d and %d", r.Chunks(), len(r.IDs()), c.chunks, c.tokens)
 			}
+			if c.event == onPrefilled && r.Rows() == len(r.PromptIDs()) {
+				t.Errorf("all %d positions were computed: the prompt fits one chunk, make Options.LongPrompt longer", r.Rows())
+			}
 			s.meter(s.first).running(t, 0)
 		})
 	}

@@ -28,64 +28,44 @@ func (w work) since(o work) work {
 	}
 }
 
-// meter compares an engine's counters.
+// meter compares an engine's counters, which are never behind a run that has returned. The number of
+// active runs may be: it is awaited.
 type meter struct {
-	engine engines.Engine
-	lag    time.Duration
+	engine   engines.Engine
+	patience time.Duration
 }
 
-// read returns counters that cover every run which has returned.
+// read returns the counters.
 func (m meter) read(t *testing.T) work {
 	t.Helper()
-	f := m.observe(t)
-	if m.lag == 0 {
-		return workOf(f)
-	}
-	old := time.NewTimer(2 * m.lag)
-	defer old.Stop()
-	<-old.C
 	return workOf(m.observe(t))
 }
 
-// expect fails unless the counters come to differ from before by exactly want.
+// expect fails unless the counters differ from before by exactly want.
 func (m meter) expect(t *testing.T, before, want work) {
 	t.Helper()
-	var got work
-	ok := m.until(t, func(f engines.Facts) bool {
-		got = workOf(f).since(before)
-		return got == want
-	})
-	if !ok {
-		t.Errorf("counters of the run (-want +got):\n%s", cmp.Diff(want, got))
+	if d := cmp.Diff(want, m.read(t).since(before)); d != "" {
+		t.Errorf("counters of the run (-want +got):\n%s", d)
 	}
 }
 
 // running fails unless the number of active runs comes to be n.
 func (m meter) running(t *testing.T, n int) {
 	t.Helper()
-	var got int
-	ok := m.until(t, func(f engines.Facts) bool {
-		got = f.Running
-		return got == n
-	})
-	if !ok {
-		t.Errorf("%d runs are active, want %d", got, n)
-	}
-}
-
-// until observes until f holds, at most a few lags long, at least once.
-func (m meter) until(t *testing.T, f func(engines.Facts) bool) bool {
-	t.Helper()
-	deadline := time.Now().Add(5 * m.lag)
-	tick := time.NewTicker(time.Millisecond + m.lag/20)
+	deadline := time.Now().Add(m.patience)
+	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for !f(m.observe(t)) {
+	for {
+		got := m.observe(t).Running
+		if got == n {
+			return
+		}
 		if !time.Now().Before(deadline) {
-			return false
+			t.Errorf("%d runs are active, want %d", got, n)
+			return
 		}
 		<-tick.C
 	}
-	return true
 }
 
 func (m meter) observe(t *testing.T) engines.Facts {

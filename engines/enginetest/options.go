@@ -29,8 +29,6 @@ type Options struct {
 	Deterministic bool
 	// FullContext also fills a context to its end, which computes as many tokens as it holds.
 	FullContext bool
-	// FactsLag is how old Observe's answer may be. Default: not at all.
-	FactsLag time.Duration
 	// Patience bounds each run. Default: a minute.
 	Patience time.Duration
 }

@@ -43,7 +43,7 @@ type suite struct {
 	d             *engines.Description
 }
 
-func (s *suite) meter(e engines.Engine) meter { return meter{engine: e, lag: s.o.FactsLag} }
+func (s *suite) meter(e engines.Engine) meter { return meter{engine: e, patience: s.o.Patience} }
 
 // describe tests Describe.
 func (s *suite) describe(t *testing.T) {

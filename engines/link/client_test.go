@@ -80,16 +80,16 @@ func TestClient_RestoresState(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("row=%d rows=%d", rowBytes, rows), func(t *testing.T) {
 				f := newFake(rowBytes)
-				c, _ := connect(t, f)
 				from := state(f.d, max(1, rows-2), rows+1-max(1, rows-2))
 				f.tokens = len(from.Output) + 2
+				c, _ := connect(t, f)
 				j := job(true)
 				j.From = from
 				var got record
 				if err := c.Run(t.Context(), j, &got); err != nil {
 					t.Fatal(err)
 				}
-				host := f.jobs[0].From
+				host := *f.got()[0].From
 				if err := host.Validate(); err != nil {
 					t.Fatal(err)
 				}
@@ -104,7 +104,7 @@ func TestClient_RestoresState(t *testing.T) {
 				host.Blocks = nil
 				want := *from
 				want.Blocks = nil
-				if diff := cmp.Diff(&want, host); diff != "" {
+				if diff := cmp.Diff(want, host); diff != "" {
 					t.Errorf("state (-want +got):\n%s", diff)
 				}
 				if n := len(got.tokens); n != f.tokens || !got.tokens[0].Restored || got.tokens[n-1].Restored {
@@ -153,6 +153,38 @@ func TestClient_CreditBoundsHost(t *testing.T) {
 	if n := len(got.lent); n > 2*link.RunCredit {
 		t.Errorf("rows came in %d buffers", n)
 	}
+}
+
+// Under a sink that takes nothing the engine stops, and facts go on.
+func TestClient_BlockedSinkBlocksEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(64)
+		f.prompt = 1
+		a, b := net.Pipe()
+		c := connectOver(t, f, a, b)
+		release := make(chan struct{})
+		got := record{before: func() error { <-release; return nil }}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := c.Run(t.Context(), job(true), &got); err != nil {
+				t.Error(err)
+			}
+		})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		// Prompt, prefilled and two tokens have credit, the third token waits for it.
+		if n := f.steps.Load(); n != 3 {
+			t.Errorf("engine has made %d steps, want 3", n)
+		}
+		if age := time.Since(c.LastHeard()); age > 200*time.Millisecond {
+			t.Errorf("last facts are %v old", age)
+		}
+		close(release)
+		wg.Wait()
+		if len(got.tokens) != f.tokens {
+			t.Errorf("got %d tokens, want %d", len(got.tokens), f.tokens)
+		}
+	})
 }
 
 func TestClient_SlowSinkHoldsUpNoOther(t *testing.T) {
@@ -349,8 +381,8 @@ func TestClient_NoCapacityAtOnce(t *testing.T) {
 	}
 	close(hold)
 	wg.Wait()
-	if len(f.jobs) != 1 {
-		t.Errorf("engine got %d jobs, want 1", len(f.jobs))
+	if len(f.got()) != 1 {
+		t.Errorf("engine got %d jobs, want 1", len(f.got()))
 	}
 	if err := c.Run(t.Context(), job(false), &record{}); err != nil {
 		t.Errorf("after the first run: %v", err)
@@ -389,8 +421,8 @@ func TestClient_RefusesStates(t *testing.T) {
 	} else if _, ok := errors.AsType[*engines.RequestError](err); !ok {
 		t.Errorf("got %v, want a RequestError", err)
 	}
-	if len(f.jobs) != 0 {
-		t.Errorf("engine got %d jobs", len(f.jobs))
+	if len(f.got()) != 0 {
+		t.Errorf("engine got %d jobs", len(f.got()))
 	}
 }
 

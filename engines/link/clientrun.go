@@ -168,19 +168,23 @@ func (r *clientRun) deliver(ctx context.Context, sink engines.Sink) error {
 	)
 	for {
 		var ev event
-		select {
+		select { // first, since a lost link ends the run at once
 		case <-done:
 		default:
 			select {
 			case <-done:
 			case <-stop:
+			case ev = <-r.events:
+			}
+			if stop != nil && ctx.Err() != nil { // the sink gets nothing more, not even what is here
 				stop = nil
 				if verdict == nil && !finished {
 					verdict = canceled(ctx)
 					r.stop()
 				}
-				continue
-			case ev = <-r.events:
+				if ev.kind == 0 {
+					continue
+				}
 			}
 		}
 		switch {

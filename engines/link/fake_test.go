@@ -122,6 +122,13 @@ func (f *fake) Run(ctx context.Context, job engines.Job, sink engines.Sink) erro
 	return nil
 }
 
+// got is the jobs that the engine has been given.
+func (f *fake) got() []engines.Job {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.jobs)
+}
+
 func (f *fake) rows(job engines.Job, buf []byte, first, count int) []byte {
 	if !job.Capture {
 		return nil

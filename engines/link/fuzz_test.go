@@ -66,7 +66,7 @@ func FuzzServe(f *testing.F) {
 		if err != nil && !errors.Is(err, link.ErrProtocol) {
 			t.Errorf("ended with %v", err)
 		}
-		for _, j := range e.jobs {
+		for _, j := range e.got() {
 			if err := j.Request.Validate(); err != nil {
 				t.Errorf("engine got a bad request: %v", err)
 			}

@@ -350,15 +350,18 @@ func TestServe_EngineMistakeEndsItsRun(t *testing.T) {
 		"strange finish":  {func(s sink) error { return errors.Join(ready(s), s.Token(engines.Token{Finish: "x"})) }, "unknown finish"},
 		"its own failure": {func(sink) error { return errors.New("out of memory") }, "out of memory"},
 	}
-	f := newFake(64)
-	c, _ := connect(t, f)
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
+			f := newFake(64)
 			f.run = func(_ context.Context, _ engines.Job, s sink) error { return tt.run(s) }
+			c, _ := connect(t, f)
 			err := c.Run(t.Context(), job(true), &record{})
 			e, ok := errors.AsType[*link.EngineError](err)
 			if !ok || !strings.Contains(e.Text, tt.want) {
 				t.Errorf("got %v, want an EngineError with %q", err, tt.want)
+			}
+			if _, err := c.Describe(t.Context()); err != nil {
+				t.Errorf("link after the run: %v", err)
 			}
 		})
 	}

@@ -3,10 +3,19 @@
 
 package sampling
 
-const digitBits = 11
+import (
+	"cmp"
+	"slices"
+)
 
-// selector finds cuts in the total order without sorting: a most-significant-digit radix selection, linear
-// in the number of candidates whatever the logits are.
+const (
+	digitBits = 11
+	// smallCut is the number of candidates up to which sorting is faster than counting.
+	smallCut = 256
+)
+
+// selector finds cuts in the total order. Large sets aren't sorted: a most-significant-digit radix selection
+// is linear in the number of candidates whatever the logits are.
 type selector struct {
 	sums [1 << digitBits]uint64
 	rest []candidate
@@ -16,7 +25,7 @@ type selector struct {
 // least target. counted takes 1 for each weight. The candidates stay untouched; target must be in
 // 1 … the sum of all.
 func (s *selector) cut(c []candidate, target uint64, counted bool) uint64 {
-	for left := uint(64); left > 0 && len(c) > 1; {
+	for left := uint(64); left > 0 && len(c) > smallCut; {
 		width := min(left, digitBits)
 		left -= width
 		mask := uint64(1)<<width - 1
@@ -46,8 +55,23 @@ func (s *selector) cut(c []candidate, target uint64, counted bool) uint64 {
 		}
 		c = rest[:n]
 	}
-	if len(c) == 0 {
-		return 0
+	return s.cutSorted(c, target, counted)
+}
+
+func (s *selector) cutSorted(c []candidate, target uint64, counted bool) uint64 {
+	s.rest = append(s.rest[:0], c...)
+	slices.SortFunc(s.rest, func(a, b candidate) int { return cmp.Compare(b.key, a.key) })
+	last := uint64(0)
+	for i := range s.rest {
+		w := s.rest[i].weight
+		if counted {
+			w = 1
+		}
+		last = s.rest[i].key
+		if w >= target {
+			break
+		}
+		target -= w
 	}
-	return c[0].key
+	return last
 }

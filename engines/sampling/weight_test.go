@@ -25,14 +25,22 @@ func TestWeight_IsTheExponential(t *testing.T) {
 	})
 }
 
+// Every carry between the tables lies at a multiple of 64 steps.
 func TestWeight_NeverRises(t *testing.T) {
 	last := sampling.Weight(0)
-	for n := range 43 * octave {
-		w := sampling.Weight(float64(n))
-		if w > last {
-			t.Fatalf("weight(%d) = %d, above weight(%d) = %d", n, w, n-1, last)
+	for n := 0; n < 43*octave; n += 64 {
+		for _, steps := range []int{n - 1, n, n + 1} {
+			w := sampling.Weight(float64(max(steps, 0)))
+			if w > last {
+				t.Fatalf("weight(%d) = %d, above the one before, %d", steps, w, last)
+			}
+			last = w
 		}
-		last = w
+	}
+	for n := range 2 * octave {
+		if a, b := sampling.Weight(float64(n)), sampling.Weight(float64(n+1)); b > a {
+			t.Fatalf("weight(%d) = %d, above weight(%d) = %d", n+1, b, n, a)
+		}
 	}
 }
 

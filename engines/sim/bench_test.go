@@ -57,7 +57,7 @@ func (d *discard) Token(engines.Token) error        { d.tokens++; return nil }
 func BenchmarkEngine_Token(b *testing.B) {
 	e := newEngine(b, big())
 	job := engines.Job{Capture: true, Request: engines.Request{
-		Prompt: engines.Prompt{IDs: []int32{1, 2, 3}}, MaxTokens: 1000,
+		Model: "sim", Prompt: engines.Prompt{IDs: []int32{1, 2, 3}}, MaxTokens: 1000,
 		Sampling: sampling.Params{Temperature: 0.8, TopP: 0.95, Seed: 1},
 	}}
 	b.SetBytes(int64(big().KVBytesPerToken))
@@ -76,7 +76,7 @@ func BenchmarkModel_Load(b *testing.B) {
 	c := big()
 	e := newEngine(b, c)
 	r := enginetest.NewRecorder(mustDescribe(b, e).Geometry, true)
-	job := engines.Job{Capture: true, Request: engines.Request{Prompt: engines.Prompt{IDs: make([]int32, 1000)}, MaxTokens: 1}}
+	job := engines.Job{Capture: true, Request: engines.Request{Model: "sim", Prompt: engines.Prompt{IDs: make([]int32, 1000)}, MaxTokens: 1}}
 	if err := e.Run(b.Context(), job, r); err != nil {
 		b.Fatal(err)
 	}

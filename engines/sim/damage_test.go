@@ -5,6 +5,7 @@ package sim_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/seguekv/segue/engines"
@@ -32,7 +33,7 @@ func newSubject(t *testing.T, c sim.Config, tokens int) *subject {
 }
 
 func greedy(tokens int) engines.Request {
-	return engines.Request{Prompt: engines.Prompt{Text: "Damage"}, MaxTokens: tokens, Sampling: sampling.Params{Seed: 3}}
+	return engines.Request{Model: "sim", Prompt: engines.Prompt{Text: "Damage"}, MaxTokens: tokens, Sampling: sampling.Params{Seed: 3}}
 }
 
 // state is at boundary n.
@@ -178,4 +179,23 @@ type hook struct {
 func (h hook) Token(k engines.Token) error {
 	h.token(k)
 	return h.Recorder.Token(k)
+}
+
+func TestModel_VerifyReadsEveryRow(t *testing.T) {
+	const rows = 2*snapshot.BlockRows + 5
+	for row := range rows {
+		for _, verify := range []bool{false, true} {
+			cfg := quick()
+			cfg.Verify = verify
+			m := sim.NewModel(cfg)
+			if err := m.Prefill(make([]int32, rows), 0, true); err != nil {
+				t.Fatal(err)
+			}
+			before := slices.Clone(m.Logits().Values)
+			sim.Damage(m, row)
+			if noticed := !slices.Equal(m.Logits().Values, before); noticed != verify {
+				t.Errorf("damage in row %d is noticed: %v, want %v", row, noticed, verify)
+			}
+		}
+	}
 }

@@ -21,3 +21,6 @@ var (
 
 // NewModel is one context outside an engine.
 func NewModel(c Config) decode.Model { return newModel(c) }
+
+// Damage flips a bit of a cached row.
+func Damage(m decode.Model, row int) { m.(*model).cache.row(row)[0] ^= 1 }

@@ -25,7 +25,7 @@ type model struct {
 	cache cache
 	// history is the hash of the ids at the cached positions, in order.
 	history uint64
-	// last is the id at the newest position.
+	// last is the id that was fed last.
 	last       int32
 	candidates candidates
 }
@@ -91,7 +91,6 @@ func (m *model) Load(s *snapshot.State) error {
 			id = s.Output[i-len(s.Prompt)]
 		}
 		m.history = follow(m.history, id)
-		m.last = id
 	}
 	return nil
 }
@@ -104,7 +103,6 @@ func (m *model) Reset() error {
 func (m *model) reset() {
 	m.cache.reset()
 	m.history = origin(m.config.SeedOfWeights)
-	m.last = 0
 }
 
 // sleep waits for d or the end of the run's context.

@@ -15,46 +15,25 @@ const template = "{begin}role{endrole}content{end}…{begin}assistant{endrole}"
 // render turns a prompt into ids. Different prompts of one kind have different ids: spelling is reversible
 // (the pieces of a text's ids join to the text) and the template's control ids are in no text.
 func render(p engines.Prompt) ([]int32, error) {
-	kinds, size := 0, len(p.Text)
-	for _, set := range []bool{len(p.Messages) > 0, p.Text != "", len(p.IDs) > 0} {
-		if set {
-			kinds++
+	switch {
+	case len(p.IDs) > 0:
+		for i, id := range p.IDs {
+			if id < 0 || id >= vocabulary {
+				return nil, &engines.RequestError{Field: "prompt", Reason: fmt.Sprintf("token id %d at index %d is outside the vocabulary of %d", id, i, vocabulary)}
+			}
 		}
-	}
-	if kinds != 1 {
-		return nil, &engines.RequestError{Field: "prompt", Reason: "send exactly one of messages, a text and token ids, and not an empty one"}
-	}
-	if n := len(p.Messages); n > engines.MaxMessages {
-		return nil, &engines.RequestError{Field: "messages", Reason: fmt.Sprintf("%d of them, limit %d", n, engines.MaxMessages)}
-	}
-	for i, m := range p.Messages {
-		if m.Role == "" {
-			return nil, &engines.RequestError{Field: "messages", Reason: fmt.Sprintf("message %d has no role", i)}
-		}
-		size += len(m.Role) + len(m.Content)
-	}
-	if size > engines.MaxPromptBytes {
-		return nil, &engines.RequestError{Field: "prompt", Reason: fmt.Sprintf("%d bytes of text, limit %d", size, engines.MaxPromptBytes)}
-	}
-	for i, id := range p.IDs {
-		if id < 0 || id >= vocabulary {
-			return nil, &engines.RequestError{Field: "prompt", Reason: fmt.Sprintf("token id %d at %d is outside the vocabulary of %d", id, i, vocabulary)}
-		}
-	}
-	if len(p.IDs) > 0 {
 		return p.IDs, nil
+	case len(p.Messages) > 0:
+		var ids []int32
+		for _, m := range p.Messages {
+			ids = tokenize(append(ids, beginMessage), m.Role)
+			ids = tokenize(append(ids, endRole), m.Content)
+			ids = append(ids, endMessage)
+		}
+		ids = tokenize(append(ids, beginMessage), "assistant")
+		return append(ids, endRole), nil
 	}
-	if p.Text != "" {
-		return tokenize(nil, p.Text), nil
-	}
-	var ids []int32
-	for _, m := range p.Messages {
-		ids = tokenize(append(ids, beginMessage), m.Role)
-		ids = tokenize(append(ids, endRole), m.Content)
-		ids = append(ids, endMessage)
-	}
-	ids = tokenize(append(ids, beginMessage), "assistant")
-	return append(ids, endRole), nil
+	return tokenize(nil, p.Text), nil
 }
 
 // tokenize appends the ids that spell s.

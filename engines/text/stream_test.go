@@ -316,7 +316,7 @@ func TestStream_StopStringIsFoundInLinearTime(t *testing.T) {
 	for i := range stops {
 		stops[i] = stop[i:]
 	}
-	c := config([]string{strings.Repeat("a", 1<<16)})
+	c := config([]string{strings.Repeat("a", 1<<14)})
 	c.Stops = stops
 	s := text.New(c)
 	for range 8 {

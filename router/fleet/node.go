@@ -104,15 +104,27 @@ func (n *Node) Fingerprint() []byte {
 // Suspect takes back what the node said about itself until it is described anew, at once: down for a
 // lost connection or engine, else full. Call it when a session on the node failed or was refused.
 func (n *Node) Suspect(down bool, reason string) {
-	n.fleet.mu.Lock()
-	n.state.doubts++
 	if down {
-		n.state.ready, n.state.reason = false, reason
+		n.down(reason)
 	} else {
+		n.fleet.mu.Lock()
+		n.state.doubts++
 		n.state.full = true
+		n.fleet.mu.Unlock()
 	}
-	n.fleet.mu.Unlock()
 	n.probeSoon()
+}
+
+// down makes the node not ready until a probe that begins later says otherwise.
+func (n *Node) down(reason string) {
+	n.fleet.mu.Lock()
+	was := n.state.ready
+	n.state.doubts++
+	n.state.ready, n.state.reason = false, reason
+	n.fleet.mu.Unlock()
+	if was {
+		n.fleet.log.Info("agent readiness changed", "agent", n.member.ID, "ready", false, "reason", reason)
+	}
 }
 
 func (n *Node) probeSoon() {
@@ -150,25 +162,16 @@ func (n *Node) watch(ctx context.Context, conn *grpc.ClientConn) {
 		state := conn.GetState()
 		switch state {
 		case connectivity.Idle:
-			n.disconnected(state)
+			n.down("connection lost")
 			conn.Connect()
 		case connectivity.Ready:
 			n.probeSoon()
 		case connectivity.TransientFailure:
-			n.disconnected(state)
+			n.down("no connection")
 		}
 		if !conn.WaitForStateChange(ctx, state) {
 			return
 		}
-	}
-}
-
-func (n *Node) disconnected(state connectivity.State) {
-	n.fleet.mu.Lock()
-	defer n.fleet.mu.Unlock()
-	if n.state.ready {
-		n.state.doubts++
-		n.state.ready, n.state.reason = false, fmt.Sprintf("connection lost (%s)", state)
 	}
 }
 

@@ -143,7 +143,11 @@ func (r *report) endPackage(k key, e event) {
 			fmt.Fprintf(r.out, "--- UNFINISHED: %s\n%s", left.test, r.text(left))
 			delete(r.output, left)
 		}
-		fmt.Fprint(r.out, r.text(k))
+		for line := range strings.Lines(r.text(k)) {
+			if strings.TrimSpace(line) != "FAIL" && (!strings.HasPrefix(line, "FAIL\t") || strings.Contains(line, "[")) {
+				fmt.Fprint(r.out, line)
+			}
+		}
 		fmt.Fprintf(r.out, "FAIL\t%s\t%.3fs\n", k.pkg, e.Elapsed)
 	}
 }
@@ -160,11 +164,19 @@ func (r *report) unfinished(pkg string) []key {
 	return out
 }
 
+// text is what a test printed, without the test runner's own marks of progress.
 func (r *report) text(k key) string {
-	if b := r.output[k]; b != nil {
-		return b.String()
+	b := r.output[k]
+	if b == nil {
+		return ""
 	}
-	return ""
+	var out strings.Builder
+	for line := range strings.Lines(b.String()) {
+		if !strings.HasPrefix(line, "=== ") {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
 }
 
 // skipReason is what a test said before it was skipped, in one line.
@@ -172,7 +184,7 @@ func skipReason(output string) string {
 	var out []string
 	for line := range strings.Lines(output) {
 		s := strings.TrimSpace(line)
-		if s != "" && !strings.HasPrefix(s, "=== ") && !strings.HasPrefix(s, "--- ") {
+		if s != "" && !strings.HasPrefix(s, "--- ") {
 			out = append(out, s)
 		}
 	}

@@ -44,7 +44,7 @@ func TestRun_Reports(t *testing.T) {
 {"Action":"output","Package":"p","Output":"FAIL\n"}
 {"Action":"fail","Package":"p","Elapsed":0.2}
 `,
-			"--- FAIL: TestA\n    a_test.go:1: bad\nFAIL\nFAIL\tp\t0.200s\nfailed package: p\ntests: 1 passed, 1 failed, 0 skipped\n",
+			"--- FAIL: TestA\n    a_test.go:1: bad\nFAIL\tp\t0.200s\nfailed package: p\ntests: 1 passed, 1 failed, 0 skipped\n",
 			1,
 		},
 		{

@@ -9,17 +9,15 @@ import (
 	"github.com/seguekv/segue/engines/llamacpp/libffi"
 )
 
-// Path is where libffi is.
-var Path = require()
+var _ = require()
 
 // exitMissing is the program's exit code for a missing part.
 const exitMissing = 2
 
-func require() string {
-	p := libffi.Find()
-	if p == "" {
+func require() struct{} {
+	if libffi.Find() == "" {
 		_, _ = syscall.Write(2, []byte("segue-llamacpp: libffi: "+libffi.Name+" not found; "+libffi.Hint+"\n"))
 		syscall.Exit(exitMissing)
 	}
-	return p
+	return struct{}{}
 }
