@@ -18,7 +18,8 @@ export CGO_ENABLED := 0
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=$(VCS))
 # Sets SEGUE_LLAMA_LIB and SEGUE_LLAMA_MODEL to the cached parts, unless the user has set them.
 PARTS := eval "$$(go run ./tools/deps -env)"; export SEGUE_LLAMA_LIB SEGUE_LLAMA_MODEL
-NOPARTS := unset SEGUE_LLAMA_LIB SEGUE_LLAMA_MODEL SEGUE_REQUIRE_MODEL
+# Hides every part: the cache is not there.
+NOPARTS := unset SEGUE_LLAMA_LIB SEGUE_LLAMA_MODEL SEGUE_REQUIRE_MODEL; export SEGUE_CACHE="$(CURDIR)/bin/no-parts"
 REPORT := go run ./tools/testreport
 # Extra arguments: make demo ARGS="--kill engine", make unit TESTFLAGS="-run TestGate".
 ARGS ?=

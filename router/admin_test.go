@@ -120,6 +120,7 @@ func TestRouter_Metrics(t *testing.T) {
 			"segue_router_sessions_total": {"ok"}, "segue_router_takeovers_total": {"ok", "reset"}, "segue_router_retries_total": {"reset"},
 			"segue_router_takeover_pause_seconds": nil, "segue_router_detection_seconds": nil, "segue_router_first_text_seconds": nil,
 			"segue_router_delivered_tokens_total": nil, "segue_router_pairings_total": {"ok"},
+			"segue_router_protection_changes_total": {"protected"},
 		} {
 			if w.counter(name, labels...) == 0 {
 				t.Errorf("%s%v didn't move", name, labels)

@@ -143,8 +143,13 @@ func TestRouter_RefusalGoesElsewhere(t *testing.T) {
 			if len(info.Attempts) != 2 || info.Attempts[1].Kind != "generate" || info.Attempts[1].Node != "b" {
 				t.Errorf("attempts %+v", info.Attempts)
 			}
-			if c := w.agents["b"].calls(); len(c.takeovers) != 0 {
+			c := w.agents["b"].calls()
+			if len(c.takeovers) != 0 {
 				t.Errorf("a holder was asked about a run that never was: %v", c.takeovers)
+			}
+			// A node without a free context can still hold.
+			if full := reason == seguev1.Reason_REASON_NO_CAPACITY; full != (c.generates[0].GetHolder().GetId() == "a") {
+				t.Errorf("%v: holder %v", reason, c.generates[0].GetHolder())
 			}
 		})
 	}

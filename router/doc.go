@@ -29,5 +29,8 @@
 // waits for. Package fleet has the connections, placement and queue; package openai the client's wire
 // format.
 //
-// Locks: record.mu and registry.mu, never held together except registry.mu before record.mu.
+// Goroutines: Run owns two HTTP servers, the fleet and the background group; each request's handler owns
+// its session, and a session its attempts' readers.
+//
+// Locks: registry.mu before record.mu; handlers' lock is taken alone.
 package router

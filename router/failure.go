@@ -4,7 +4,9 @@
 package router
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -40,7 +42,11 @@ func (s *session) fail(end ending) {
 		}
 	}
 	s.r.metrics.sessions.WithLabelValues(result).Inc()
-	s.log.Info("session ended", "result", result, "cause", end.cause, "detail", end.detail, "epoch", uint64(s.gate.Epoch()),
+	level := slog.LevelInfo
+	if result == resultFailed || result == resultInterrupted {
+		level = slog.LevelError
+	}
+	s.log.Log(context.Background(), level, "session ended", "result", result, "cause", end.cause, "detail", end.detail, "epoch", uint64(s.gate.Epoch()),
 		"prompt_tokens", s.prompt.tokens, "accepted", s.gate.Len(), "delivered", e.Delivered, "takeovers", s.takeovers,
 		"duration", time.Since(s.arrived))
 }

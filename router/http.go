@@ -4,7 +4,6 @@
 package router
 
 import (
-	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -224,6 +223,3 @@ func (r *Router) newSession(c *client, req *openai.Request, wish Protection, req
 	}
 	return s, nil
 }
-
-// stopped reports whether ctx ended because the router stops.
-func stopped(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errStopping) }

@@ -5,11 +5,8 @@ package router_test
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
-	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
@@ -267,101 +264,28 @@ func TestRouter_SeamMustCover(t *testing.T) {
 	})
 }
 
-// The node that died comes back, becomes the holder, and takes over in its turn.
-func TestRouter_PairsAgain(t *testing.T) {
-	bubble(t, "a b", nil, func(t *testing.T, w *world) {
-		a, b := w.agents["a"], w.agents["b"]
-		a.generate = a.dies("b", 2)
-		paired := make(chan string, 8)
-		b.pair = func(r *seguev1.PairRequest) error {
-			paired <- fmt.Sprintf("%s epoch %d", r.GetHolder().GetId(), r.GetEpoch())
-			return nil
-		}
-		b.takeover = func(r *seguev1.TakeoverRequest, e *events) error {
-			e.next, e.textEnd = int(r.GetDelivered()), int(r.GetTextEnd())
-			e.seam(3)
-			e.protection("", "no_holder")
-			e.tokens(4)
-			time.Sleep(500 * time.Millisecond)
-			a.start()
-			for len(paired) == 0 {
-				time.Sleep(100 * time.Millisecond)
-				e.progress(4, 4, 4)
+// A takeover may show life before its seam, but nothing is taken from it.
+func TestRouter_SeamComesBeforeTokens(t *testing.T) {
+	for _, seam := range []bool{true, false} {
+		bubble(t, "a b", nil, func(t *testing.T, w *world) {
+			a, b := w.agents["a"], w.agents["b"]
+			a.generate = a.dies("b", 2)
+			b.takeover = func(r *seguev1.TakeoverRequest, e *events) error {
+				for range 4 { // a long load
+					e.progress(0, 0, 0)
+					time.Sleep(time.Second)
+				}
+				if seam {
+					return e.resume(r, 3, total)
+				}
+				e.next, e.textEnd = int(r.GetDelivered()), int(r.GetTextEnd())
+				e.tokens(total)
+				return e.finish("length")
 			}
-			for range 50 { // a long base
-				time.Sleep(100 * time.Millisecond)
-				e.progress(4, 4, 4)
+			tr := w.stream(w.post("/v1/chat/completions", chat(true, "")))
+			if tr.done != seam || !seam && (tr.err.Delivered != 2 || tr.text != words(0, 2)) {
+				t.Errorf("%s", tr.raw)
 			}
-			e.protection("a", "")
-			e.tokens(6)
-			time.Sleep(time.Millisecond)
-			go b.kill()
-			return e.hang()
-		}
-		a.takeover = continues(6)
-		resp := w.post("/v1/chat/completions", chat(true, ""))
-		tr := w.stream(resp)
-		if tr.text != words(0, total) || !tr.done {
-			t.Errorf("%s", tr.raw)
-		}
-		if got := <-paired; got != "a epoch 2" || len(paired) != 0 {
-			t.Errorf("paired with %q and %d more: a base on its way isn't started again", got, len(paired))
-		}
-		if info := w.session(resp); len(info.Seams) != 2 || info.Primary != "a" {
-			t.Errorf("session %+v", info)
-		}
-		w.settle()
-	})
-}
-
-// A holder whose state can't be loaded is not asked again; others are, at most once a second.
-func TestRouter_PairingIsPaced(t *testing.T) {
-	bubble(t, "a b c", nil, func(t *testing.T, w *world) {
-		a := w.agents["a"]
-		start := time.Now()
-		var times []time.Duration
-		a.pair = func(r *seguev1.PairRequest) error {
-			if r.GetHolder().GetId() != "c" {
-				t.Errorf("paired with %s", r.GetHolder().GetId())
-			}
-			times = append(times, time.Since(start))
-			return refusal(seguev1.Reason_REASON_NOT_READY, "not now")
-		}
-		a.generate = func(_ *seguev1.GenerateRequest, e *events) error {
-			e.begin("", 1)
-			e.protection("b", "fingerprint_mismatch")
-			for range 100 {
-				time.Sleep(100 * time.Millisecond)
-				e.progress(1, 0, 0)
-			}
-			return e.finish("stop")
-		}
-		if tr := w.stream(w.post("/v1/chat/completions", chat(true, ""))); !tr.done {
-			t.Errorf("%s", tr.raw)
-		}
-		synctest.Wait()
-		want := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}
-		if !slices.Equal(times, want) {
-			t.Errorf("paired at %v, want %v", times, want)
-		}
-		w.settle()
-	})
-}
-
-func TestRouter_OffIsNeverPaired(t *testing.T) {
-	bubble(t, "a b", nil, func(t *testing.T, w *world) {
-		a := w.agents["a"]
-		a.generate = func(_ *seguev1.GenerateRequest, e *events) error {
-			e.begin("", 1)
-			for range 50 {
-				time.Sleep(100 * time.Millisecond)
-				e.progress(1, 0, 0)
-			}
-			return e.finish("stop")
-		}
-		w.stream(w.post("/v1/chat/completions", chat(true, ""), "X-Segue-Protection", "off"))
-		if c := a.calls(); len(c.pairs) != 0 {
-			t.Errorf("pairs %v", c.pairs)
-		}
-	})
+		})
+	}
 }

@@ -33,7 +33,8 @@ type metrics struct {
 	sessions  *prometheus.CounterVec // result
 	takeovers *prometheus.CounterVec // result, reason
 	retries   *prometheus.CounterVec // reason
-	pairings  *prometheus.CounterVec // result
+	pairings  *prometheus.CounterVec // result: ok or failed
+	changes   *prometheus.CounterVec // state: protected or unprotected
 	delivered prometheus.Counter
 	pause     prometheus.Histogram
 	detection prometheus.Histogram
@@ -58,13 +59,14 @@ func newMetrics(reg prometheus.Registerer, f *fleet.Fleet, g *registry) (*metric
 		takeovers: counter("takeovers_total", "Takeovers asked for, by result. The reason is the interruption's cause, for refused ones the refusal's.", "result", "reason"),
 		retries:   counter("retries_total", "Runs from the prompt after a failed attempt, by the cause of its end.", "reason"),
 		pairings:  counter("pairings_total", "New holders asked for while a session runs, by result.", "result"),
+		changes:   counter("protection_changes_total", "Changes of sessions' protection state, as announced by their primaries.", "state"),
 		delivered: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "segue", Subsystem: "router", Name: "delivered_tokens_total", Help: "Output tokens whose whole text was handed to a client's connection."}),
 		pause:     histogram("takeover_pause_seconds", "From the last token of the old node to the first token of the new one, for takeovers that resumed."),
 		detection: histogram("detection_seconds", "From the last sign of life of a failed attempt to the decision to fence it."),
 		firstText: histogram("first_text_seconds", "From the arrival of a request to its first text."),
 	}
 	all := []prometheus.Collector{
-		m.sessions, m.takeovers, m.retries, m.pairings, m.delivered, m.pause, m.detection, m.firstText,
+		m.sessions, m.takeovers, m.retries, m.pairings, m.changes, m.delivered, m.pause, m.detection, m.firstText,
 		gauge("active_sessions", "Sessions that have not ended.", func() float64 { return float64(g.live()) }),
 		gauge("queued_sessions", "Sessions that wait for a context.", func() float64 { return float64(f.Queued()) }),
 		gauge("ready_agents", "Agents that are ready.", func() float64 { return float64(f.Ready()) }),

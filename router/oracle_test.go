@@ -121,8 +121,9 @@ func oracle(t *testing.T, seed uint64) (end string) {
 	stream := rng.IntN(4) != 0
 	script := func(_ *router.Config, agents map[string]*agent) {
 		for _, id := range []string{"a", "b", "c"} {
-			a, rng := agents[id], rand.New(rand.NewPCG(rng.Uint64(), 1))
+			a, base := agents[id], rng.Uint64()
 			a.generate = func(r *seguev1.GenerateRequest, e *events) error {
+				rng := rand.New(rand.NewPCG(base, r.GetEpoch()))
 				if rng.IntN(8) == 0 {
 					return refusal(seguev1.Reason_REASON_NO_CAPACITY, "full")
 				}
@@ -131,6 +132,7 @@ func oracle(t *testing.T, seed uint64) (end string) {
 				return ref.play(rng, a, e, 0)
 			}
 			a.takeover = func(r *seguev1.TakeoverRequest, e *events) error {
+				rng := rand.New(rand.NewPCG(base, r.GetEpoch()))
 				d := int(r.GetDelivered())
 				if rng.IntN(3) == 0 {
 					return refusal(seguev1.Reason_REASON_NOT_COVERED, "behind")

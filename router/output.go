@@ -20,7 +20,7 @@ type output interface {
 	finish(reason string, u openai.Usage, t openai.Tokens) error
 	// fail ends the answer with an error: an HTTP error while nothing is written, else an event.
 	fail(e *openai.Error, u openai.Usage) error
-	// keepAlive is called when idle has passed; nil timers never do.
+	// keepAlive shows the client, and proxies, that the answer is still coming.
 	keepAlive() error
 	// reset forgets text that was handed over but not written, for a retry.
 	reset()

@@ -20,6 +20,9 @@ const (
 	// pairSlowest, because every pairing sends a whole base.
 	pairEvery   = time.Second
 	pairSlowest = 8 * time.Second
+	// basePatience is how long a base may be on its way, once tokens flow, before another holder is tried.
+	// The primary judges its holder by itself, but says so only when its verdict changes.
+	basePatience = 30 * time.Second
 
 	cancelTimeout  = 5 * time.Second
 	releaseTimeout = 2 * time.Second
@@ -44,9 +47,9 @@ func (h *holder) peer() *seguev1.Peer {
 type pairing struct {
 	// holders, newest first: the standby, then those whose hold is older.
 	holders []*holder
-	// pending was chosen and its base isn't complete yet; nil when the primary has said how it went. How
-	// long a base may take is the primary's to judge.
+	// pending was chosen at since and its base isn't complete yet; nil when the primary has said how it went.
 	pending *holder
+	since   time.Time
 	// next is the earliest time of the next Pair call.
 	next time.Time
 	wait time.Duration
@@ -88,7 +91,7 @@ func (s *session) assign(h *holder) {
 	p := &s.pairing
 	s.forget(h.hold.Node.ID())
 	p.holders = slices.Insert(p.holders, 0, h)
-	p.pending = h
+	p.pending, p.since = h, time.Now()
 }
 
 func (s *session) assigned(n *fleet.Node) bool {
@@ -151,6 +154,11 @@ func (s *session) nextHolder() *holder {
 func (s *session) onProtection(e *seguev1.Protection) {
 	p := &s.pairing
 	s.protected, s.unprotectedCause = e.GetProtected(), e.GetCause()
+	state := "unprotected"
+	if e.GetProtected() {
+		state = "protected"
+	}
+	s.r.metrics.changes.WithLabelValues(state).Inc()
 	s.rec.update(func(i *SessionInfo) {
 		i.Protected = e.GetProtected()
 		if e.GetHolder() != "" {
@@ -191,10 +199,20 @@ func (s *session) bar(e *seguev1.Protection) {
 func (s *session) repair(a *attempt) {
 	p := &s.pairing
 	now := time.Now()
-	if s.wish == ProtectionOff || s.protected || p.pending != nil || p.calling || !a.answered || now.Before(p.next) {
+	if s.wish == ProtectionOff || s.protected || p.calling || !a.answered || now.Before(p.next) {
 		return
 	}
-	h := s.chooseHolder(a.node)
+	var avoid []string
+	if p.pending != nil {
+		if s.gate.Len() == 0 {
+			p.since = now // prefill and base take what they take
+		}
+		if now.Sub(p.since) < basePatience {
+			return
+		}
+		avoid = append(avoid, p.pending.hold.Node.ID())
+	}
+	h := s.chooseHolder(a.node, avoid...)
 	if h == nil {
 		return
 	}

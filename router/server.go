@@ -22,9 +22,6 @@ import (
 	"github.com/seguekv/segue/router/fleet"
 )
 
-// errStopping is the cause of the context of sessions that outlive the drain.
-var errStopping = errors.New("router: stopping")
-
 const (
 	// goodbye is how long sessions and clients get for their last error event after the drain.
 	goodbye = 2 * time.Second

@@ -148,12 +148,11 @@ func (s *session) place(ctx context.Context, kind string) (*attempt, *ending) {
 	}
 	node := lease.Node
 	s.forget(node.ID())
-	var h *holder
-	if s.lost == nil {
-		h = s.chooseHolder(node)
-	} else {
-		h = s.chooseHolder(node, s.lost.from)
+	var avoid []string
+	if s.lost != nil && !s.lost.end.refused {
+		avoid = append(avoid, s.lost.from)
 	}
+	h := s.chooseHolder(node, avoid...)
 	if h == nil && s.mustProtect() {
 		lease.Release()
 		return nil, &ending{cause: CauseUnprotected, reason: seguev1.Reason_REASON_UNPROTECTED, detail: "no_holder"}

@@ -149,7 +149,7 @@ func (s *session) retry(ctx context.Context) (*attempt, *ending) {
 		kind = kindGenerate // nothing has run yet
 	} else {
 		s.r.metrics.retries.WithLabelValues(string(s.lost.end.cause)).Inc()
-		s.log.Info("retry", "from", s.lost.from, "epoch", uint64(s.gate.Epoch()), "cause", s.lost.end.cause, "discarded", s.lost.d, "refusals", s.lost.refusals)
+		s.log.Warn("retry", "from", s.lost.from, "epoch", uint64(s.gate.Epoch()), "cause", s.lost.end.cause, "discarded", s.lost.d, "refusals", s.lost.refusals)
 	}
 	for _, h := range s.pairing.holders {
 		h.asked = true // what they hold belongs to the run that is given up

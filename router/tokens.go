@@ -42,8 +42,8 @@ func (s *session) take(a *attempt, m message) (ending, outcome) {
 	a.heard = time.Now()
 	if !a.answered {
 		a.answered = true
-		if end := s.onAnswer(a, m.event); end != nil {
-			return *end, ended
+		if a.kind == kindTakeover {
+			s.forget(a.node.ID()) // it is the primary, no longer a holder
 		}
 	}
 	var end *ending
@@ -73,18 +73,6 @@ func malformed(format string, args ...any) *ending {
 	return &ending{cause: CauseMalformedFrame, detail: fmt.Sprintf(format, args...)}
 }
 
-// onAnswer is called with an attempt's first event: its run exists.
-func (s *session) onAnswer(a *attempt, e *seguev1.Event) *ending {
-	if a.kind != kindTakeover {
-		return nil
-	}
-	if e.GetSeam() == nil {
-		return malformed("a takeover began without a seam")
-	}
-	s.forget(a.node.ID())
-	return nil
-}
-
 func (s *session) onPrompt(p *seguev1.Prompt) {
 	s.prompt.tokens, s.prompt.digest = int(p.GetTokens()), p.GetDigest()
 	s.rec.update(func(i *SessionInfo) { i.PromptTokens = int(p.GetTokens()) })
@@ -112,6 +100,11 @@ func (s *session) onSeam(a *attempt, e *seguev1.Seam) *ending {
 	return nil
 }
 
+// seamMissing reports a takeover that has yet to say where it resumes.
+func (s *session) seamMissing(a *attempt) bool {
+	return a.kind == kindTakeover && s.lost != nil && s.lost.seam == nil
+}
+
 func (s *session) onProgress(p *seguev1.Progress) {
 	s.rec.update(func(i *SessionInfo) {
 		i.Watermarks = Watermarks{Captured: int(p.GetCaptured()), Sent: int(p.GetSent()), Committed: int(p.GetCommitted())}
@@ -120,6 +113,9 @@ func (s *session) onProgress(p *seguev1.Progress) {
 
 // onToken passes a token through the gate and what it releases to the client.
 func (s *session) onToken(a *attempt, t *seguev1.Token) *ending {
+	if s.seamMissing(a) {
+		return malformed("token %d of a takeover without a seam", t.GetIndex())
+	}
 	before := s.gate.Len()
 	fresh := int(t.GetIndex()) == before
 	if fresh {
@@ -182,6 +178,9 @@ func (s *session) counted(from, to int) {
 func (s *session) onFinish(a *attempt, f *seguev1.Finish) *ending {
 	if r := f.GetReason(); r != "stop" && r != "length" {
 		return malformed("finish reason %q", r)
+	}
+	if s.seamMissing(a) {
+		return malformed("finish of a takeover without a seam")
 	}
 	n := s.gate.Len()
 	usage := s.usage()

@@ -5,6 +5,7 @@ package snapshot
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -118,7 +119,7 @@ func NewReader(r io.Reader) *Reader { return &Reader{r: r} }
 // caller must read the record's payload with the method for its kind.
 func (r *Reader) Next() (Header, error) {
 	if _, err := io.ReadFull(r.r, r.raw[:]); err != nil {
-		if err == io.EOF { //nolint:errorlint // io.ReadFull returns io.EOF itself
+		if errors.Is(err, io.EOF) {
 			return Header{}, io.EOF
 		}
 		return Header{}, fmt.Errorf("%w: header: %w", ErrFormat, err)

@@ -18,5 +18,5 @@
 //
 // Goroutines: Pool.Run owns one Sender.Run per peer; Sender.Run owns one receiving goroutine per stream;
 // Receiver.Replicate starts one receiving goroutine, which ends with the stream.
-// Lock order: Sender.mu, then Outbox.mu. On the holder: primary.mu, then the store's lock; Receiver.mu is a leaf.
+// Lock order: Pool.mu, Sender.mu, Outbox.mu. On the holder: primary.mu, then the store's lock; Receiver.mu is a leaf.
 package transfer

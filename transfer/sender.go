@@ -21,7 +21,7 @@ import (
 const ProtocolVersion = 1
 
 // frameBytes is the size a frame is filled to: large enough to amortise a gRPC message, small enough that a
-// delta waits behind at most one.
+// delta waits behind little: the frame in the transport, the one that waits for it, and the write buffer.
 const frameBytes = 1 << 20
 
 const (

@@ -39,6 +39,21 @@ func (s *scripted) Replicate(st serverStream) error {
 	return h(st)
 }
 
+// script starts a scripted holder.
+func (n *network) script(t *testing.T, name string, handlers ...func(serverStream) error) *scripted {
+	t.Helper()
+	s := &scripted{handlers: handlers}
+	server := grpc.NewServer(transfer.ServerOptions()...)
+	seguev1.RegisterReplicationServiceServer(server, s)
+	served := make(chan error, 1)
+	n.serve(name, server, served)
+	t.Cleanup(func() {
+		server.Stop()
+		<-served
+	})
+	return s
+}
+
 func (s *scripted) left() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +99,6 @@ func TestSender_SurvivesBrokenHolders(t *testing.T) {
 		f(m.GetWelcome())
 		return m
 	}
-	other := baseOf(1, 1).Session
 	for name, broken := range map[string]func(st serverStream) error{
 		"refuses":            func(serverStream) error { return status.Error(codes.Unavailable, "no") },
 		"ends at once":       func(serverStream) error { return nil },
@@ -95,23 +109,12 @@ func TestSender_SurvivesBrokenHolders(t *testing.T) {
 		"empty answer":       answer(welcome(), &seguev1.ReplicateResponse{}),
 		"ack of rows unsent": answer(welcome(), ack(1, 999, 0)),
 		"ack of boundaries":  answer(welcome(), ack(1, 0, 99)),
-		"offer of too many rows, then nothing": answer(welcome(&seguev1.ResumeOffer{
-			Session: other[:], Epoch: 1, Rows: 1 << 30, Chain: make([]byte, 16),
-		}), ack(1, 1<<30, 1)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNetwork()
 				good := transfer.NewReceiver(transfer.Self{NodeID: "b"}, newStore(), nil, func(int) {}, quiet())
-				s := &scripted{handlers: []func(serverStream) error{broken, broken, broken, good.Replicate}}
-				server := grpc.NewServer(transfer.ServerOptions()...)
-				seguev1.RegisterReplicationServiceServer(server, s)
-				served := make(chan error, 1)
-				n.serve("b", server, served)
-				t.Cleanup(func() {
-					server.Stop()
-					<-served
-				})
+				s := n.script(t, "b", broken, broken, broken, good.Replicate)
 				r := newRun(t, newHead(baseOf(1, 1), 8, 24, 100), window)
 				r.capture(3)
 				began := time.Now()
@@ -138,6 +141,22 @@ func TestSender_SurvivesBrokenHolders(t *testing.T) {
 	}
 }
 
+// An offer of more than was ever captured makes a new base; acks of the old one don't count.
+func TestSender_OfferOfTooMuch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		id := session(1)
+		offer := &seguev1.ResumeOffer{Session: id[:], Epoch: 1, Rows: 1 << 30, Boundary: 1 << 30, Chain: make([]byte, 16)}
+		n.script(t, "b", answer(welcome(offer), ack(1, 1<<30, 1<<30)))
+		r := newRun(t, newHead(baseOf(1, 1), 8, 24, 100), window).capture(1)
+		to(t, senders(t, n), "b").Attach(r.outbox)
+		synctest.Wait()
+		if st := r.outbox.Status(); st.Committed != 0 || st.Sent != 1 || r.outbox.Base().Base != 1 || n.dialed() != 1 {
+			t.Fatalf("%+v, base %+v", st, r.outbox.Base())
+		}
+	})
+}
+
 // Acks and rejects of sessions, bases and epochs that aren't attached are old, and ignored.
 func TestSender_IgnoresStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -154,18 +173,10 @@ func TestSender_IgnoresStrangers(t *testing.T) {
 		lower.GetAck().Epoch = 0
 		short := ack(1, 8, 1)
 		short.GetAck().Session = id[:5]
-		s := &scripted{handlers: []func(serverStream) error{answer(
+		n.script(t, "b", answer(
 			welcome(&seguev1.ResumeOffer{Session: id[:3]}, &seguev1.ResumeOffer{Session: make([]byte, 16), Epoch: 1, Rows: 3}),
 			ack(2, 8, 1), olds, lower, short, reject(2, 0), reject(1, 1),
-		)}}
-		server := grpc.NewServer(transfer.ServerOptions()...)
-		seguev1.RegisterReplicationServiceServer(server, s)
-		served := make(chan error, 1)
-		n.serve("b", server, served)
-		t.Cleanup(func() {
-			server.Stop()
-			<-served
-		})
+		))
 		r := newRun(t, newHead(baseOf(1, 1), 8, 24, 100), window).capture(1)
 		to(t, senders(t, n), "b").Attach(r.outbox)
 		synctest.Wait()

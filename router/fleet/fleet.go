@@ -5,7 +5,6 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net"
 	"slices"
@@ -13,9 +12,6 @@ import (
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
 )
-
-// ErrQueueFull means that no node takes the session and the queue has no place left. Transient.
-var ErrQueueFull = errors.New("fleet: queue full")
 
 // Config is what a fleet needs.
 type Config struct {

@@ -3,6 +3,8 @@
 
 package fleet
 
+import "slices"
+
 // View is one node as placement sees it.
 type View struct {
 	ID    string
@@ -36,7 +38,7 @@ func (v View) free() int {
 func Primary(views []View, model string, avoid []string) int {
 	best := -1
 	for i, v := range views {
-		if v.free() == 0 || v.Model != model || contains(avoid, v.ID) {
+		if v.free() == 0 || v.Model != model || slices.Contains(avoid, v.ID) {
 			continue
 		}
 		if best < 0 || before(v, views[best]) {
@@ -65,7 +67,7 @@ func Holder(views []View, primary string, avoid []string) int {
 	}
 	best := -1
 	for i, v := range views {
-		if !v.Ready || v.ID == primary || contains(avoid, v.ID) {
+		if !v.Ready || v.ID == primary || slices.Contains(avoid, v.ID) {
 			continue
 		}
 		if best < 0 || betterHolder(v, views[best], fingerprint) {
@@ -86,13 +88,4 @@ func betterHolder(a, b View, fingerprint string) bool {
 		return a.Held < b.Held
 	}
 	return a.LastHeld < b.LastHeld
-}
-
-func contains(ids []string, id string) bool {
-	for _, s := range ids {
-		if s == id {
-			return true
-		}
-	}
-	return false
 }

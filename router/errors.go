@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package router
+
+import (
+	"context"
+	"errors"
+)
+
+// errStopping is the cause of the context of sessions that outlive the drain.
+var errStopping = errors.New("router: stopping")
+
+// stopped reports whether ctx ended because the router stops.
+func stopped(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errStopping) }
