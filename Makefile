@@ -40,7 +40,7 @@ deps: ## Fetch the pinned llama.cpp libraries and test model into the cache
 	@go run ./tools/deps
 
 demo: build deps ## Kill a node in mid-stream and compare: two nodes, a router, a real model
-	@$(PARTS); bin/segue demo --model "$$SEGUE_LLAMA_MODEL" --library "$$SEGUE_LLAMA_LIB" $(ARGS)
+	@$(PARTS); bin/segue demo --model "$$SEGUE_LLAMA_MODEL" --llama-lib "$$SEGUE_LLAMA_LIB" $(ARGS)
 
 test: ## All tests, with the real model (needs make deps' parts and fetches them)
 	@command -v go >/dev/null || sh tools/deps/preflight.sh '$(CACHE)' platform go glibc libffi npm pip disk

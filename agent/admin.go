@@ -27,8 +27,8 @@ func (a *Agent) adminHandler() http.Handler {
 	return mux
 }
 
-func (a *Agent) readyz(w http.ResponseWriter, _ *http.Request) {
-	if _, err := a.host.Current(); err != nil {
+func (a *Agent) readyz(w http.ResponseWriter, r *http.Request) {
+	if _, err := a.described(r.Context()); err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
@@ -44,12 +44,8 @@ func (a *Agent) nodeView(w http.ResponseWriter, r *http.Request) {
 		Ready      bool   `json:"ready"`
 		Reason     string `json:"reason,omitempty"`
 	}{ID: a.cfg.ID, Boot: hex.EncodeToString(a.self.Boot[:]), EnginePID: a.host.PID()}
-	e, err := a.host.Current()
-	if err == nil {
-		d, err := e.Describe(r.Context())
-		if err == nil {
-			v.Ready, v.EngineBoot = true, hex.EncodeToString(d.Boot[:])
-		}
+	if d, err := a.described(r.Context()); err == nil {
+		v.Ready, v.EngineBoot = true, hex.EncodeToString(d.Boot[:])
 	} else {
 		v.Reason = err.Error()
 	}

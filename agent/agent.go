@@ -49,7 +49,9 @@ type Agent struct {
 
 	mu       sync.Mutex
 	sessions map[snapshot.SessionID]*session
-	live     context.Context // of sessions; nil before Run
+	// opening has a channel for each session of which an attempt is about to begin, closed when it has.
+	opening  map[snapshot.SessionID]chan struct{}
+	live     context.Context // of sessions; nil before Run and when it ends
 	running  sync.WaitGroup
 	lastDesc *engines.Description
 }
@@ -64,6 +66,7 @@ func New(cfg Config, host Host, dial []grpc.DialOption, reg prometheus.Registere
 		self:   transfer.Self{NodeID: cfg.ID},
 		budget: snapshot.NewBudget(cfg.SnapshotMemory),
 		stop:   make(chan struct{}), sessions: make(map[snapshot.SessionID]*session),
+		opening: make(map[snapshot.SessionID]chan struct{}),
 	}
 	if _, err := rand.Read(a.self.Boot[:]); err != nil {
 		return nil, fmt.Errorf("make boot id: %w", err)
@@ -113,6 +116,9 @@ func (a *Agent) Run(ctx context.Context, l Listeners) error {
 		a.mu.Lock()
 		a.live = nil
 		a.mu.Unlock()
+		for _, s := range a.all() {
+			s.fail(errStopping)
+		}
 		cancel(errStopping)
 		close(a.stop)
 		stopped := make(chan struct{})
@@ -166,18 +172,23 @@ func fits(h *snapshot.Head, d *engines.Description) error {
 	return nil
 }
 
+// described is the running engine's description.
+func (a *Agent) described(ctx context.Context) (*engines.Description, error) {
+	e, err := a.host.Current()
+	if err != nil {
+		return nil, err
+	}
+	return e.Describe(ctx)
+}
+
 // description is the running engine's description, or the last one that ran; nil before the first.
 func (a *Agent) description() *engines.Description {
-	if e, err := a.host.Current(); err == nil {
-		if d, err := e.Describe(context.Background()); err == nil {
-			a.mu.Lock()
-			a.lastDesc = d
-			a.mu.Unlock()
-			return d
-		}
-	}
+	d, err := a.described(context.Background())
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if err == nil {
+		a.lastDesc = d
+	}
 	return a.lastDesc
 }
 

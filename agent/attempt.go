@@ -6,6 +6,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
@@ -15,13 +17,62 @@ import (
 	"github.com/seguekv/segue/transfer"
 )
 
+// attempt returns the attempt of epoch e: the one that runs, or what begin starts. Calls for one session follow
+// each other, so that a repeat finds what the first one has started.
+func (a *Agent) attempt(ctx context.Context, id snapshot.SessionID, e fence.Epoch, begin func() (*session, error)) (*session, error) {
+	done := make(chan struct{})
+	for {
+		a.mu.Lock()
+		other := a.opening[id]
+		if other == nil {
+			a.opening[id] = done
+			a.mu.Unlock()
+			break
+		}
+		a.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", engines.ErrCanceled, context.Cause(ctx))
+		}
+	}
+	defer func() {
+		a.mu.Lock()
+		delete(a.opening, id)
+		a.mu.Unlock()
+		close(done)
+	}()
+	if s := a.find(id, e); s != nil {
+		return s, nil
+	}
+	return begin()
+}
+
+// acquire takes a slot for an attempt of epoch e, if fewer than limit are in use. The session's earlier run here
+// ends, and if all are in use, its slot counts as soon as the engine has stopped.
+func (a *Agent) acquire(ctx context.Context, id snapshot.SessionID, e fence.Epoch, limit int) (release func(), ok bool) {
+	earlier := a.end(id, e-1, fence.ErrStaleEpoch)
+	if release, ok = a.slots.acquire(limit); ok || earlier == nil {
+		return release, ok
+	}
+	timer := time.NewTimer(a.cfg.StepLimit)
+	defer timer.Stop()
+	select {
+	case <-earlier.stopped:
+		return a.slots.acquire(limit)
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return nil, false
+}
+
 // generate starts an attempt from the prompt.
-func (a *Agent) generate(id snapshot.SessionID, e fence.Epoch, o order) (*session, error) {
+func (a *Agent) generate(ctx context.Context, id snapshot.SessionID, e fence.Epoch, o order) (*session, error) {
 	eng, d, err := a.engine(o)
 	if err != nil {
 		return nil, err
 	}
-	release, ok := a.slots.acquire(d.Contexts - a.cfg.ReservedForTakeover)
+	release, ok := a.acquire(ctx, id, e, d.Contexts-a.cfg.ReservedForTakeover)
 	if !ok {
 		return nil, fmt.Errorf("%w for a new session: %d of %d contexts in use, %d reserved for takeovers",
 			engines.ErrNoCapacity, a.slots.inUse(), d.Contexts, a.cfg.ReservedForTakeover)
@@ -33,18 +84,18 @@ func (a *Agent) generate(id snapshot.SessionID, e fence.Epoch, o order) (*sessio
 	return a.start(id, e, o, eng, d, release, nil)
 }
 
-// takeover continues a held session. The holder's epoch is raised under the store's lock before anything
-// else is looked at; from then on nothing of a lower epoch changes the store.
-func (a *Agent) takeover(id snapshot.SessionID, e fence.Epoch, o order, need snapshot.Need, textEnd uint64) (*session, error) {
+// takeover continues a held session. The holder's epoch is raised under the store's lock before what is held is
+// looked at; from then on nothing of a lower epoch changes the store. A node that has no engine or no context
+// for it refuses before that, and goes on holding.
+func (a *Agent) takeover(ctx context.Context, id snapshot.SessionID, e fence.Epoch, o order, need snapshot.Need, textEnd uint64) (*session, error) {
 	eng, d, err := a.engine(o)
 	if err != nil {
 		return nil, err
 	}
-	release, ok := a.slots.acquire(d.Contexts)
+	release, ok := a.acquire(ctx, id, e, d.Contexts)
 	if !ok {
 		return nil, fmt.Errorf("%w for a takeover: all %d contexts in use", engines.ErrNoCapacity, d.Contexts)
 	}
-	a.end(id, e-1, fence.ErrStaleEpoch)
 	held, err := a.store.Takeover(id, e, need)
 	if err != nil {
 		release()
@@ -90,77 +141,94 @@ func (a *Agent) engine(o order) (LiveEngine, *engines.Description, error) {
 
 // start makes the session known and runs it. It owns release and the continuation's memory from the call on.
 func (a *Agent) start(id snapshot.SessionID, e fence.Epoch, o order, eng LiveEngine, d *engines.Description, release func(), c *continuation) (*session, error) {
-	undo := func() {
-		release()
-		if c != nil {
-			c.held.Memory.Release()
-		}
+	var to *transfer.Sender
+	var unreachable error
+	if o.holder != nil {
+		to, unreachable = a.sender(o.holder)
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.live == nil {
-		undo()
-		return nil, fmt.Errorf("%w: the agent stops", engines.ErrNotReady)
-	}
-	if old := a.sessions[id]; old != nil {
-		if old.epoch >= e {
-			undo()
-			return nil, fmt.Errorf("%w: epoch %d runs here", fence.ErrStaleEpoch, old.epoch)
-		}
-		old.fail(fence.ErrStaleEpoch)
-	}
-	s := newSession(a.live, id, e, o, d, a.log)
-	k := &sink{s: s, budget: a.budget, sender: a.sender}
+	s := newSession(a.lifetime(), id, e, o, d, a.log)
+	k := &sink{s: s, budget: a.budget}
 	var from *snapshot.State
 	if c != nil {
 		from = c.held.State
-		s.resume(from)
+		s.resume(from, c.delivered)
 		k.dropped, k.textEnd = c.delivered, c.textEnd
-		if o.protects() {
-			if err := k.open(c.chain, c.held.Memory); err != nil {
-				release()
-				return nil, err
-			}
-		} else {
-			c.held.Memory.Release()
-		}
 	}
-	a.sessions[id] = s
+	s.protect(to, unreachable)
+	switch {
+	case c == nil:
+	case o.protects():
+		s.open(transfer.NewOutbox(c.chain, windowBytes), c.held.Memory)
+	default:
+		c.held.Memory.Release()
+	}
+	if err := a.launch(s, eng, from, k, release); err != nil {
+		release()
+		s.close()
+		s.cancel(err)
+		return nil, err
+	}
+	// A Cancel that came before the session was known has told the store.
+	if err := a.store.Admit(id, e); err != nil {
+		s.fail(err)
+	}
+	return s, nil
+}
+
+// lifetime is the context of sessions.
+func (a *Agent) lifetime() context.Context {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.live == nil {
+		return context.Background()
+	}
+	return a.live
+}
+
+// launch makes s known in place of an earlier attempt, which ends, and runs it.
+func (a *Agent) launch(s *session, eng LiveEngine, from *snapshot.State, k *sink, release func()) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.live == nil {
+		return fmt.Errorf("%w: the agent stops", engines.ErrNotReady)
+	}
+	if old := a.sessions[s.id]; old != nil {
+		old.fail(fence.ErrStaleEpoch)
+	}
+	a.sessions[s.id] = s
 	a.running.Go(func() { s.guard(a.metrics.protection) })
 	a.running.Go(func() {
 		s.run(eng, from, k)
 		release()
+		close(s.stopped)
 		a.metrics.ended(s)
 		a.retire(s)
 	})
-	return s, nil
+	return nil
 }
 
 // retire waits until nobody needs the ended session any more and removes it.
 func (a *Agent) retire(s *session) {
 	timer := time.NewTimer(linger)
 	defer timer.Stop()
-	for over := false; !over; {
+	for needed := true; needed; {
 		s.mu.Lock()
-		changed, busy, cut := s.changed, s.feeds > 0, s.ctx.Err() != nil
-		s.mu.Unlock()
-		switch {
-		case cut:
-			over = true
-		case busy:
-			<-changed
+		changed, idle := s.changed, timer.C
+		if s.feeds > 0 {
 			timer.Reset(linger)
-		default:
-			select {
-			case <-changed:
-			case <-timer.C:
-				over = true
-			case <-s.ctx.Done():
-			}
+			idle = nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-changed:
+		case <-idle:
+			needed = false
+		case <-s.ctx.Done():
+			needed = false
 		}
 	}
 	s.close()
-	s.cancel(nil)
+	s.fail(errOrphan)
 	a.store.Cancel(s.id, s.epoch)
 	a.mu.Lock()
 	if a.sessions[s.id] == s {
@@ -183,16 +251,16 @@ func (a *Agent) serve(ctx context.Context, s *session, from int, send func(*segu
 	return statusError(err)
 }
 
-// end ends the session's run of an epoch up to e and reports whether there was one.
-func (a *Agent) end(id snapshot.SessionID, e fence.Epoch, cause error) bool {
+// end ends the session's run of an epoch up to e and returns it, if there is one.
+func (a *Agent) end(id snapshot.SessionID, e fence.Epoch, cause error) *session {
 	a.mu.Lock()
 	s := a.sessions[id]
 	a.mu.Unlock()
 	if s == nil || s.epoch > e {
-		return false
+		return nil
 	}
 	s.fail(cause)
-	return true
+	return s
 }
 
 func (a *Agent) find(id snapshot.SessionID, e fence.Epoch) *session {
@@ -208,16 +276,17 @@ func (a *Agent) sender(p *seguev1.Peer) (*transfer.Sender, error) {
 	return a.pool.To(p.GetId(), p.GetAddr())
 }
 
+// all returns the attempts that run or linger here.
+func (a *Agent) all() []*session {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Collect(maps.Values(a.sessions))
+}
+
 // list describes what runs and what is held here.
 func (a *Agent) list() []*seguev1.SessionInfo {
-	a.mu.Lock()
-	all := make([]*session, 0, len(a.sessions))
-	for _, s := range a.sessions {
-		all = append(all, s)
-	}
-	a.mu.Unlock()
 	var out []*seguev1.SessionInfo
-	for _, s := range all {
+	for _, s := range a.all() {
 		out = append(out, s.info())
 	}
 	for _, o := range a.store.Offers() {

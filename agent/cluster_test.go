@@ -5,13 +5,14 @@ package agent_test
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
-	"strings"
+	"net/http"
+	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,36 +23,18 @@ import (
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
 	"github.com/seguekv/segue/engines"
 	"github.com/seguekv/segue/engines/sim"
-	"github.com/seguekv/segue/transfer"
 )
-
-// memNet is a network of in-memory listeners, addressed as 127.0.0.1:N.
-type memNet struct {
-	mu    sync.Mutex
-	nodes map[string]*bufListener
-}
-
-func (n *memNet) dial(ctx context.Context, addr string) (net.Conn, error) {
-	n.mu.Lock()
-	l := n.nodes[addr]
-	n.mu.Unlock()
-	if l == nil {
-		return nil, errors.New("connection refused")
-	}
-	return l.DialContext(ctx)
-}
-
-func (n *memNet) options() []grpc.DialOption {
-	return append(transfer.DialOptions(), grpc.WithContextDialer(n.dial))
-}
 
 // simHost is an engine in the same process that can be killed.
 type simHost struct {
-	mu      sync.Mutex
 	engine  engines.Engine
 	dead    context.Context
 	kill    context.CancelCauseFunc
 	changed chan struct{}
+
+	mu sync.Mutex
+	// gates by "run" and "describe" are closed when these may go on.
+	gates map[string]chan struct{}
 }
 
 func newSimHost(t *testing.T, c sim.Config) *simHost {
@@ -60,9 +43,40 @@ func newSimHost(t *testing.T, c sim.Config) *simHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &simHost{engine: e, changed: make(chan struct{})}
+	h := &simHost{engine: e, changed: make(chan struct{}), gates: make(map[string]chan struct{})}
 	h.dead, h.kill = context.WithCancelCause(context.Background())
 	return h
+}
+
+// hold makes calls of a kind wait at their very beginning until the returned function is called.
+func (h *simHost) hold(kind string) (letGo func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	gate := make(chan struct{})
+	h.gates[kind] = gate
+	return func() { close(gate) }
+}
+
+// pass waits for a call's gate.
+func (h *simHost) pass(ctx context.Context, kind string) {
+	h.mu.Lock()
+	gate := h.gates[kind]
+	h.mu.Unlock()
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (h *simHost) facts(t *testing.T) engines.Facts {
+	t.Helper()
+	f, err := h.engine.Observe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
 }
 
 func (h *simHost) Current() (agent.LiveEngine, error) {
@@ -82,11 +96,17 @@ type liveSim struct {
 
 func (l *liveSim) LastHeard() time.Time { return time.Now() }
 
+func (l *liveSim) Describe(ctx context.Context) (*engines.Description, error) {
+	l.h.pass(ctx, "describe")
+	return l.Engine.Describe(ctx)
+}
+
 func (l *liveSim) Run(ctx context.Context, j engines.Job, s engines.Sink) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(l.h.dead, cancel)
 	defer stop()
+	l.h.pass(ctx, "run")
 	err := l.Engine.Run(ctx, j, s)
 	if l.h.dead.Err() != nil {
 		return engines.ErrLost
@@ -96,10 +116,59 @@ func (l *liveSim) Run(ctx context.Context, j engines.Job, s engines.Sink) error 
 
 // testNode is one agent on the memNet.
 type testNode struct {
-	peer   *seguev1.Peer
-	client seguev1.NodeServiceClient
-	host   *simHost
-	stop   func()
+	peer    *seguev1.Peer
+	client  seguev1.NodeServiceClient
+	host    *simHost
+	metrics *prometheus.Registry
+	admin   *http.Client
+	stop    func()
+
+	mu      sync.Mutex
+	stopped bool
+}
+
+func (b *testNode) running() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.stopped
+}
+
+func (b *testNode) describe(t *testing.T) *seguev1.DescribeResponse {
+	t.Helper()
+	d, err := b.client.Describe(t.Context(), &seguev1.DescribeRequest{})
+	if err != nil {
+		t.Fatalf("describe %s: %v", b.peer.GetId(), err)
+	}
+	return d
+}
+
+// empty reports what a node still uses; nothing if all is well.
+func (b *testNode) empty(t *testing.T) {
+	t.Helper()
+	d := b.describe(t)
+	if d.GetContextsUsed() != 0 || d.GetSnapshotBytesUsed() != 0 || b.host.facts(t).Running != 0 {
+		t.Errorf("node %s: %d contexts and %d snapshot bytes in use, %d runs", b.peer.GetId(), d.GetContextsUsed(), d.GetSnapshotBytesUsed(), b.host.facts(t).Running)
+	}
+}
+
+func (b *testNode) sessions(t *testing.T) []*seguev1.SessionInfo {
+	t.Helper()
+	l, err := b.client.Sessions(t.Context(), &seguev1.SessionsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.GetSessions()
+}
+
+// view is what node b says of a session in a role; nil if nothing.
+func (b *testNode) view(t *testing.T, id []byte, role string) *seguev1.SessionInfo {
+	t.Helper()
+	for _, s := range b.sessions(t) {
+		if string(s.GetSession()) == string(id) && s.GetRole() == role {
+			return s
+		}
+	}
+	return nil
 }
 
 func tinySim() sim.Config {
@@ -109,6 +178,60 @@ func tinySim() sim.Config {
 	return c
 }
 
+// bubble runs f on a network of its own in virtual time, and ends all agents that it leaves.
+//
+// INVARIANT: when all sessions are cancelled or released, no node has a context or snapshot memory in use.
+func bubble(t *testing.T, f func(t *testing.T, n *memNet)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n := newMemNet()
+		defer func() {
+			n.thaw()
+			for _, x := range n.started {
+				x.stop()
+			}
+		}()
+		f(t, n)
+		n.settle(t)
+	})
+}
+
+// pair is bubble with agents a and b.
+func pair(t *testing.T, change func(*agent.Config), f func(t *testing.T, n *memNet, a, b *testNode)) {
+	t.Helper()
+	bubble(t, func(t *testing.T, n *memNet) {
+		a := n.start(t, "a", "127.0.0.1:1001", tinySim(), change)
+		b := n.start(t, "b", "127.0.0.1:1002", tinySim(), change)
+		f(t, n, a, b)
+	})
+}
+
+// settle cancels whatever is left, everywhere, since a base may be on its way, and checks that the nodes are empty
+// then.
+func (n *memNet) settle(t *testing.T) {
+	t.Helper()
+	n.thaw()
+	live := slices.DeleteFunc(slices.Clone(n.started), func(x *testNode) bool { return !x.running() })
+	known := make(map[string]uint64)
+	for _, x := range live {
+		for _, s := range x.sessions(t) {
+			known[string(s.GetSession())] = max(known[string(s.GetSession())], s.GetEpoch())
+		}
+	}
+	for id, epoch := range known {
+		for _, x := range live {
+			cancelRun(t, x, []byte(id), epoch)
+		}
+	}
+	time.Sleep(500 * time.Millisecond) // virtual: steps in flight end
+	for _, x := range live {
+		x.empty(t)
+		for _, s := range x.sessions(t) {
+			t.Errorf("node %s still lists %v", x.peer.GetId(), s)
+		}
+	}
+}
+
 func (n *memNet) start(t *testing.T, id, addr string, engine sim.Config, change func(*agent.Config)) *testNode {
 	t.Helper()
 	cfg := agent.DefaultConfig()
@@ -116,29 +239,32 @@ func (n *memNet) start(t *testing.T, id, addr string, engine sim.Config, change 
 	if change != nil {
 		change(&cfg)
 	}
-	host := newSimHost(t, engine)
-	reg := prometheus.NewRegistry()
-	a, err := agent.New(cfg, host, n.options(), reg, reg, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	x := &testNode{peer: &seguev1.Peer{Id: id, Addr: addr}, host: newSimHost(t, engine), metrics: prometheus.NewRegistry()}
+	a, err := agent.New(cfg, x.host, n.options(id), x.metrics, x.metrics, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := bufconn.Listen(1 << 20)
-	n.mu.Lock()
-	n.nodes[addr] = l
-	n.mu.Unlock()
+	l, admin := bufconn.Listen(1<<20), bufconn.Listen(1<<16)
+	n.listen(addr, l)
+	x.admin = &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return admin.DialContext(ctx) },
+	}}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx, agent.Listeners{GRPC: l, Admin: bufconn.Listen(1 << 16)}) }()
-	conn, err := grpc.NewClient(addr, n.options()...)
+	go func() { done <- a.Run(ctx, agent.Listeners{GRPC: l, Admin: admin}) }()
+	conn, err := grpc.NewClient(addr, n.options("router")...)
 	if err != nil {
 		t.Fatal(err)
 	}
+	x.client = seguev1.NewNodeServiceClient(conn)
 	var once sync.Once
-	stop := func() {
+	x.stop = func() {
 		once.Do(func() {
-			n.mu.Lock()
-			delete(n.nodes, addr)
-			n.mu.Unlock()
+			n.listen(addr, nil)
+			x.mu.Lock()
+			x.stopped = true
+			x.mu.Unlock()
 			cancel()
 			if err := <-done; err != nil {
 				t.Errorf("agent %s: %v", id, err)
@@ -146,9 +272,7 @@ func (n *memNet) start(t *testing.T, id, addr string, engine sim.Config, change 
 			_ = conn.Close()
 		})
 	}
-	return &testNode{peer: &seguev1.Peer{Id: id, Addr: addr}, client: seguev1.NewNodeServiceClient(conn), host: host, stop: stop}
+	n.started = append(n.started, x)
+	synctest.Wait() // until all of the agent runs
+	return x
 }
-
-type bufListener = bufconn.Listener
-
-func contains(s, part string) bool { return strings.Contains(s, part) }

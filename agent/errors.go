@@ -15,3 +15,16 @@ var (
 	// errStopping ends a run because the agent stops.
 	errStopping = errors.New("agent: stopping")
 )
+
+// UnprotectedError ends a session that must be protected and isn't.
+type UnprotectedError struct {
+	Cause, Detail string
+}
+
+func (e *UnprotectedError) Error() string {
+	s := "agent: session is unprotected: " + e.Cause
+	if e.Detail != "" {
+		s += ": " + e.Detail
+	}
+	return s
+}

@@ -21,10 +21,10 @@ type cursor struct {
 	finish       bool
 }
 
-// collect appends the events that are due after c, and reports whether the attempt is over for the caller and why. s.mu
-// is held.
+// collect appends the events that are due after c, and reports whether the attempt is over for the caller and
+// why. s.mu is held.
 //
-// INVARIANT: under sync, token i is collected only if the session is unprotected or committed >= i+1, and
+// INVARIANT: under sync, token i is first collected only if the session is unprotected or committed >= i+1, and
 // the state it is collected under is announced before it.
 func (s *session) collect(c *cursor, out []*seguev1.Event) (_ []*seguev1.Event, over bool, err error) {
 	s.refresh(time.Now())
@@ -39,11 +39,12 @@ func (s *session) collect(c *cursor, out []*seguev1.Event) (_ []*seguev1.Event, 
 	for ; c.changes < len(s.changes); c.changes++ {
 		out = append(out, &seguev1.Event{Event: &seguev1.Event_Protection{Protection: s.changes[c.changes]}})
 	}
-	for n := s.releasable(); c.next < n; c.next++ {
+	n := s.releasable()
+	for ; c.next < n; c.next++ {
 		out = append(out, &seguev1.Event{Event: &seguev1.Event_Token{Token: s.tokens[c.next]}})
 	}
-	s.released = max(s.released, c.next)
-	if s.finish != nil && c.next == len(s.tokens) {
+	s.released = max(s.released, n) // also what a caller has skipped
+	if s.finish != nil && n == len(s.tokens) && c.next >= n {
 		out = append(out, &seguev1.Event{Event: &seguev1.Event_Finish{Finish: s.finish}})
 		return out, true, nil
 	}
@@ -53,15 +54,19 @@ func (s *session) collect(c *cursor, out []*seguev1.Event) (_ []*seguev1.Event, 
 	return out, false, nil
 }
 
-// releasable is the number of tokens that may leave. s.mu is held.
+// releasable is the number of tokens that may leave, as of the last refresh. What has left may leave again.
+// Nothing new leaves under sync once the attempt was ended from outside. s.mu is held.
 func (s *session) releasable() int {
-	if s.outbox == nil || s.order.mode != seguev1.ProtectionMode_PROTECTION_MODE_SYNC || s.shield.state == unprotected {
-		if s.order.mode == seguev1.ProtectionMode_PROTECTION_MODE_SYNC && s.shield.state == pending && s.order.holder != nil {
-			return 0
-		}
-		return len(s.tokens)
+	n := len(s.tokens)
+	switch {
+	case s.order.mode != seguev1.ProtectionMode_PROTECTION_MODE_SYNC:
+		return n
+	case s.ctx.Err() != nil:
+		return min(n, s.released)
+	case s.shield.state == unprotected:
+		return n
 	}
-	return min(len(s.tokens), s.outbox.Status().Committed)
+	return min(n, max(s.released, s.committed))
 }
 
 // feed sends events from index from on until the attempt ends, the caller goes, or another feed replaces
@@ -83,9 +88,18 @@ func (s *session) feed(ctx context.Context, from int, grace time.Duration, alive
 	s.feeds--
 	s.broadcast()
 	if s.reader == me && !s.closed && s.err == nil && err != nil {
-		s.orphan = time.AfterFunc(grace, func() { s.fail(errOrphan) })
+		s.orphan = time.AfterFunc(grace, func() { s.abandon(me) })
 	}
 	return err
+}
+
+// abandon ends the attempt unless a feed came after feed last.
+func (s *session) abandon(last int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reader == last {
+		s.end(errOrphan)
+	}
 }
 
 func (s *session) pump(ctx context.Context, me, from int, alive func() bool, send func(*seguev1.Event) error) error {
@@ -119,8 +133,8 @@ func (s *session) pump(ctx context.Context, me, from int, alive func() bool, sen
 			return context.Cause(ctx)
 		case <-inner:
 		case <-outer:
-		case now := <-tick.C:
-			if p := s.progress(now, alive); p != nil {
+		case <-tick.C:
+			if p := s.progress(alive); p != nil {
 				if err := send(&seguev1.Event{Event: &seguev1.Event_Progress{Progress: p}}); err != nil {
 					return err
 				}
@@ -130,7 +144,7 @@ func (s *session) pump(ctx context.Context, me, from int, alive func() bool, sen
 }
 
 // progress describes a run that is alive; nil if nothing proves that it is.
-func (s *session) progress(now time.Time, alive func() bool) *seguev1.Progress {
+func (s *session) progress(alive func() bool) *seguev1.Progress {
 	working := alive()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +158,7 @@ func (s *session) progress(now time.Time, alive func() bool) *seguev1.Progress {
 		p.WaitsFor = "window"
 	case s.releasable() < len(s.tokens):
 		p.WaitsFor = "commit"
-	case !working && now.Sub(s.lastStep) > heardFresh:
+	case !working && time.Since(s.lastStep) > heardFresh:
 		return nil
 	}
 	return p

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	seguev1 "github.com/seguekv/segue/api/segue/v1"
 	"github.com/seguekv/segue/engines"
 	"github.com/seguekv/segue/transfer"
 )
@@ -61,12 +62,12 @@ func (m *metrics) takeover(err error) {
 	m.takeovers.WithLabelValues("refused", reasonName(reason)).Inc()
 }
 
-func (m *metrics) protection(protected bool, cause string) {
+func (m *metrics) protection(p *seguev1.Protection) {
 	state := "unprotected"
-	if protected {
+	if p.GetProtected() {
 		state = "protected"
 	}
-	m.protections.WithLabelValues(state, cause).Inc()
+	m.protections.WithLabelValues(state, p.GetCause()).Inc()
 }
 
 func (m *metrics) ended(s *session) {

@@ -32,12 +32,7 @@ func (n *node) Describe(ctx context.Context, _ *seguev1.DescribeRequest) (*segue
 		ContextsReserved: uint32(a.cfg.ReservedForTakeover), ContextsUsed: uint32(a.slots.inUse()),
 		SnapshotBytesLimit: uint64(limit), SnapshotBytesUsed: uint64(used),
 	}
-	e, err := a.host.Current()
-	if err != nil {
-		r.NotReadyReason = err.Error()
-		return r, nil
-	}
-	d, err := e.Describe(ctx)
+	d, err := a.described(ctx)
 	if err != nil {
 		r.NotReadyReason = err.Error()
 		return r, nil
@@ -52,62 +47,71 @@ func (n *node) Describe(ctx context.Context, _ *seguev1.DescribeRequest) (*segue
 func (n *node) Generate(r *seguev1.GenerateRequest, st grpc.ServerStreamingServer[seguev1.GenerateResponse]) error {
 	id, e, err := key(r.GetSession(), r.GetEpoch())
 	if err != nil {
-		return err
+		return statusError(err)
+	}
+	s, err := n.a.attempt(st.Context(), id, e, func() (*session, error) {
+		o, err := n.a.orderOf(r.GetRequest(), r.GetProtection(), r.GetHolder(), r.GetRequireProtection(), r.GetWindow(), r.GetCommitTimeoutMs())
+		if err != nil {
+			return nil, err
+		}
+		return n.a.generate(st.Context(), id, e, o)
+	})
+	if err != nil {
+		return statusError(err)
 	}
 	send := func(ev *seguev1.Event) error { return st.Send(&seguev1.GenerateResponse{Event: ev}) }
-	if s := n.a.find(id, e); s != nil {
-		return n.a.serve(st.Context(), s, int(r.GetFromIndex()), send)
-	}
-	o, err := n.a.orderOf(r.GetRequest(), r.GetProtection(), r.GetHolder(), r.GetRequireProtection(), r.GetWindow(), r.GetCommitTimeoutMs())
-	if err != nil {
-		return statusError(err)
-	}
-	s, err := n.a.generate(id, e, o)
-	if err != nil {
-		return statusError(err)
-	}
 	return n.a.serve(st.Context(), s, int(r.GetFromIndex()), send)
 }
 
 func (n *node) Takeover(r *seguev1.TakeoverRequest, st grpc.ServerStreamingServer[seguev1.TakeoverResponse]) error {
 	id, e, err := key(r.GetSession(), r.GetEpoch())
 	if err != nil {
-		return err
+		return statusError(err)
 	}
-	send := func(ev *seguev1.Event) error { return st.Send(&seguev1.TakeoverResponse{Event: ev}) }
-	if s := n.a.find(id, e); s != nil {
-		return n.a.serve(st.Context(), s, int(r.GetDelivered()), send)
-	}
-	o, err := n.a.orderOf(r.GetRequest(), r.GetProtection(), r.GetHolder(), r.GetRequireProtection(), r.GetWindow(), r.GetCommitTimeoutMs())
+	s, err := n.a.attempt(st.Context(), id, e, func() (*session, error) {
+		o, err := n.a.orderOf(r.GetRequest(), r.GetProtection(), r.GetHolder(), r.GetRequireProtection(), r.GetWindow(), r.GetCommitTimeoutMs())
+		if err != nil {
+			return nil, err
+		}
+		need, err := needOf(r, o.request)
+		if err != nil {
+			return nil, err
+		}
+		s, err := n.a.takeover(st.Context(), id, e, o, need, r.GetTextEnd())
+		n.a.metrics.takeover(err)
+		if err != nil {
+			n.a.log.Warn("takeover refused", "session", id.String(), "epoch", uint64(e), "delivered", need.Delivered, "err", err)
+		}
+		return s, err
+	})
 	if err != nil {
 		return statusError(err)
 	}
-	need := snapshot.Need{Delivered: int(r.GetDelivered()), Request: engines.RequestDigest(o.request)}
+	send := func(ev *seguev1.Event) error { return st.Send(&seguev1.TakeoverResponse{Event: ev}) }
+	return n.a.serve(st.Context(), s, int(r.GetDelivered()), send)
+}
+
+// needOf reads what a takeover must cover.
+func needOf(r *seguev1.TakeoverRequest, request engines.Request) (snapshot.Need, error) {
+	need := snapshot.Need{Delivered: int(r.GetDelivered()), Request: engines.RequestDigest(request)}
 	if p := r.GetPromptDigest(); len(p) > 0 {
 		d, err := digest("prompt_digest", p)
 		if err != nil {
-			return err
+			return need, err
 		}
 		need.PromptDigest = &d
 	}
-	if need.OutputDigest, err = digest("output_digest", r.GetOutputDigest()); err != nil {
-		return err
-	}
-	s, err := n.a.takeover(id, e, o, need, r.GetTextEnd())
-	n.a.metrics.takeover(err)
-	if err != nil {
-		n.a.log.Warn("takeover refused", "session", id.String(), "epoch", uint64(e), "delivered", need.Delivered, "err", err)
-		return statusError(err)
-	}
-	return n.a.serve(st.Context(), s, need.Delivered, send)
+	var err error
+	need.OutputDigest, err = digest("output_digest", r.GetOutputDigest())
+	return need, err
 }
 
 func (n *node) Pair(_ context.Context, r *seguev1.PairRequest) (*seguev1.PairResponse, error) {
 	id, e, err := key(r.GetSession(), r.GetEpoch())
 	if err != nil {
-		return nil, err
+		return nil, statusError(err)
 	}
-	if err := checkPeer(r.GetHolder(), n.a.cfg.InsecurePlaintext); err != nil {
+	if err := n.a.checkHolder(r.GetHolder()); err != nil {
 		return nil, statusError(err)
 	}
 	s := n.a.find(id, e)
@@ -118,24 +122,26 @@ func (n *node) Pair(_ context.Context, r *seguev1.PairRequest) (*seguev1.PairRes
 	if err != nil {
 		return nil, transfer.StatusOf(codes.Unavailable, seguev1.Reason_REASON_HOLDER_LOST, err.Error())
 	}
-	s.attach(to, r.GetHolder())
+	if err := s.attach(to, r.GetHolder()); err != nil {
+		return nil, statusError(err)
+	}
 	return &seguev1.PairResponse{}, nil
 }
 
 func (n *node) Cancel(_ context.Context, r *seguev1.CancelRequest) (*seguev1.CancelResponse, error) {
 	id, e, err := key(r.GetSession(), r.GetEpoch())
 	if err != nil {
-		return nil, err
+		return nil, statusError(err)
 	}
-	// Remembered first: a Generate that comes between the two is refused.
+	// Remembered first: an attempt that begins meanwhile is either found here or finds out by itself.
 	n.a.store.Cancel(id, e)
-	return &seguev1.CancelResponse{WasRunning: n.a.end(id, e, errCanceled)}, nil
+	return &seguev1.CancelResponse{WasRunning: n.a.end(id, e, errCanceled) != nil}, nil
 }
 
 func (n *node) Release(_ context.Context, r *seguev1.ReleaseRequest) (*seguev1.ReleaseResponse, error) {
 	id, e, err := key(r.GetSession(), r.GetEpoch())
 	if err != nil {
-		return nil, err
+		return nil, statusError(err)
 	}
 	return &seguev1.ReleaseResponse{WasHeld: n.a.store.Release(id, e)}, nil
 }
@@ -147,31 +153,35 @@ func (n *node) Sessions(context.Context, *seguev1.SessionsRequest) (*seguev1.Ses
 // key reads the two fields that every call on a session has.
 func key(session []byte, epoch uint64) (snapshot.SessionID, fence.Epoch, error) {
 	if len(session) != 16 {
-		return snapshot.SessionID{}, 0, invalid("session: want 16 bytes, got %d", len(session))
+		return snapshot.SessionID{}, 0, invalid("session", "want 16 bytes, got %d", len(session))
 	}
 	if epoch == 0 {
-		return snapshot.SessionID{}, 0, invalid("epoch: want at least 1")
+		return snapshot.SessionID{}, 0, invalid("epoch", "want at least 1")
 	}
 	return snapshot.SessionID(session), fence.Epoch(epoch), nil
 }
 
 func digest(field string, b []byte) (snapshot.Digest, error) {
 	if len(b) != 16 {
-		return snapshot.Digest{}, invalid("%s: want 16 bytes, got %d", field, len(b))
+		return snapshot.Digest{}, invalid(field, "want 16 bytes, got %d", len(b))
 	}
 	return snapshot.Digest(b), nil
 }
 
-func invalid(format string, args ...any) error {
-	return transfer.StatusOf(codes.InvalidArgument, seguev1.Reason_REASON_INVALID_REQUEST, fmt.Sprintf(format, args...))
+func invalid(field, format string, args ...any) error {
+	return &engines.RequestError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
-func checkPeer(p *seguev1.Peer, insecure bool) error {
+// checkHolder judges a peer that a session is to be replicated to.
+func (a *Agent) checkHolder(p *seguev1.Peer) error {
 	if p.GetId() == "" || len(p.GetId()) > 64 {
-		return &engines.RequestError{Field: "holder", Reason: "id has 0 or more than 64 characters"}
+		return invalid("holder", "id has 0 or more than 64 characters")
 	}
-	if err := checkListen(p.GetAddr(), insecure); err != nil {
-		return &engines.RequestError{Field: "holder", Reason: err.Error()}
+	if p.GetId() == a.cfg.ID {
+		return invalid("holder", "is the primary itself")
+	}
+	if err := checkListen(p.GetAddr(), a.cfg.InsecurePlaintext); err != nil {
+		return invalid("holder", "%v", err)
 	}
 	return nil
 }
@@ -187,19 +197,19 @@ func (a *Agent) orderOf(r *seguev1.Request, mode seguev1.ProtectionMode, holder 
 		window: a.cfg.Window, commitTimeout: a.cfg.CommitTimeout, baseTimeout: a.cfg.BaseTimeout,
 	}}
 	if holder != nil {
-		if err := checkPeer(holder, a.cfg.InsecurePlaintext); err != nil {
+		if err := a.checkHolder(holder); err != nil {
 			return order{}, err
-		}
-		if holder.GetId() == a.cfg.ID {
-			return order{}, &engines.RequestError{Field: "holder", Reason: "is the primary itself"}
 		}
 	}
 	switch mode {
 	case seguev1.ProtectionMode_PROTECTION_MODE_OFF:
-		o.holder = nil
+		o.holder, o.require = nil, false
 	case seguev1.ProtectionMode_PROTECTION_MODE_ASYNC, seguev1.ProtectionMode_PROTECTION_MODE_SYNC:
+		if require && holder == nil {
+			return order{}, &UnprotectedError{Cause: causeNoHolder}
+		}
 	default:
-		return order{}, &engines.RequestError{Field: "protection", Reason: fmt.Sprintf("unknown mode %d", mode)}
+		return order{}, invalid("protection", "unknown mode %d", mode)
 	}
 	if window > 0 {
 		o.rules.window = int(min(window, 4096))

@@ -14,11 +14,12 @@ import (
 // shield is a session's protection state.
 //
 //	pending ----holder commits----> protected
-//	pending, protected --lost, rejected--> unprotected --holder has caught up--> protected
+//	pending, protected --lost, rejected--> unprotected --holder is a window behind or less--> pending
 type shield uint8
 
 const (
-	// pending: a holder is assigned and has no boundary yet; under sync, tokens wait.
+	// pending: a holder is assigned and has not caught up; under sync, tokens wait. The state before the
+	// first announcement, and a short one without an announcement of its own later.
 	pending shield = iota
 	protected
 	unprotected
@@ -84,18 +85,24 @@ func (p *protection) judge(r rules, st transfer.Status, released int, now time.T
 		}
 	}
 	caughtUp := st.Replicating && (!r.sync || st.Committed >= released)
+	near := st.Replicating && st.Connected && st.Captured-st.Committed < r.window
 	switch {
 	case p.state == protected && !caughtUp:
 		return unprotected, causeHolderLost, "the holder's store is gone"
-	case p.state == unprotected && (!caughtUp || !st.Connected || st.Captured-st.Committed >= r.window):
+	case p.state == unprotected && !near:
 		return unprotected, p.cause, p.detail
 	case caughtUp:
 		return protected, "", ""
 	}
-	return p.state, p.cause, p.detail
+	// While tokens flow, a commit always comes too late for the newest: they wait until it has come.
+	return pending, p.cause, p.detail
 }
 
-// reasonName is the enum value as it appears in causes: REASON_STORE_FULL → store_full.
+// reasonName is the enum value as it appears in causes: REASON_STORE_FULL → store_full. Values that this build
+// doesn't know have one name.
 func reasonName(r seguev1.Reason) string {
+	if _, ok := seguev1.Reason_name[int32(r)]; !ok {
+		r = seguev1.Reason_REASON_UNSPECIFIED
+	}
 	return strings.ToLower(strings.TrimPrefix(r.String(), "REASON_"))
 }

@@ -30,6 +30,8 @@ type session struct {
 	// ctx is the attempt's life; cancel ends it with a cause.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+	// stopped is closed when the engine's run is over and its context is free.
+	stopped chan struct{}
 
 	mu      sync.Mutex
 	changed chan struct{}
@@ -37,23 +39,26 @@ type session struct {
 	prompt  *seguev1.Prompt
 	tokens  []*seguev1.Token
 	finish  *seguev1.Finish
-	// ended is set when the engine's run is over; err is why, nil after a finish.
-	ended bool
-	err   error
+	// err is why the attempt ends without handing out all tokens and a finish.
+	err error
 	// prefilled and lastStep follow the engine.
 	prefilled int
 	lastStep  time.Time
 	// atWindow says that the engine waits for the holder.
 	atWindow bool
 
-	outbox  *transfer.Outbox
+	// outbox is nil before the base is open and after close; noRoom is why it never opens.
+	outbox *transfer.Outbox
+	noRoom error
+	memory *snapshot.Reservation
+	// sender leads to holder. The outbox, once there is one, is attached to it.
 	sender  *transfer.Sender
-	memory  *snapshot.Reservation
 	holder  *seguev1.Peer
 	shield  protection
 	changes []*seguev1.Protection // in the order they are announced
-	// released is the number of tokens handed to a caller so far.
-	released int
+	// released is the number of tokens handed to a caller so far, here or before the takeover; committed is
+	// the holder's, as of the last refresh.
+	released, committed int
 	// reader is the number of the feed that may send; an earlier one has been replaced. feeds is how many
 	// are active.
 	reader, feeds int
@@ -73,36 +78,31 @@ type order struct {
 
 func (o order) protects() bool { return o.mode != seguev1.ProtectionMode_PROTECTION_MODE_OFF }
 
+// newSession makes an attempt, which the caller registers and runs, or ends and closes.
 func newSession(parent context.Context, id snapshot.SessionID, e fence.Epoch, o order, d *engines.Description, log *slog.Logger) *session {
 	s := &session{
-		id: id, epoch: e, order: o, desc: d, began: time.Now(), changed: make(chan struct{}),
+		id: id, epoch: e, order: o, desc: d, began: time.Now(),
+		stopped: make(chan struct{}), changed: make(chan struct{}),
 		digest: engines.RequestDigest(o.request), holder: o.holder,
 		log: log.With("session", id.String(), "epoch", uint64(e)),
 	}
 	s.lastStep = s.began
 	s.ctx, s.cancel = context.WithCancelCause(parent)
-	if o.protects() && o.holder == nil {
-		s.shield = protection{state: unprotected, cause: causeNoHolder}
-		s.announce()
-	}
 	return s
 }
 
-// resume makes s a continuation from state st: the restored tokens will be emitted again, and the caller
-// gets them at once, whatever the new holder does.
-func (s *session) resume(st *snapshot.State) {
+// resume makes s a continuation from state st, of which delivered tokens have left: the restored tokens will
+// be emitted again.
+func (s *session) resume(st *snapshot.State, delivered int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	d := snapshot.IDsDigest(st.Prompt)
 	s.prompt = &seguev1.Prompt{Tokens: uint32(len(st.Prompt)), Digest: d[:]}
 	s.seam = &seguev1.Seam{
 		Boundary: uint32(len(st.Output)), PromptTokens: uint32(len(st.Prompt)),
 		RestoredRows: uint32(st.Rows()), RestoredBytes: uint64(st.Rows() * st.Geometry.RowBytes()),
 	}
-	s.prefilled = len(st.Prompt)
-	if s.order.protects() && s.order.holder != nil {
-		// Without a cause: the new holder's base is on its way.
-		s.shield = protection{state: unprotected}
-		s.announce()
-	}
+	s.prefilled, s.released = len(st.Prompt), delivered
 }
 
 // broadcast wakes everyone who waits for a change. s.mu is held.
@@ -111,26 +111,16 @@ func (s *session) broadcast() {
 	s.changed = make(chan struct{})
 }
 
-// announce queues the present protection state for the caller. s.mu is held, or s isn't shared yet.
-func (s *session) announce() {
-	p := &seguev1.Protection{Protected: s.shield.state == protected, FromIndex: uint32(s.released), Cause: s.shield.cause, Detail: s.shield.detail}
-	if s.holder != nil {
-		p.Holder = s.holder.GetId()
-	}
-	s.changes = append(s.changes, p)
-}
-
 // run runs the attempt on e and returns when the engine has stopped.
 func (s *session) run(e engines.Engine, from *snapshot.State, sink engines.Sink) {
 	err := e.Run(s.ctx, engines.Job{Request: s.order.request, Capture: s.order.protects(), From: from}, sink)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ended = true
-	if s.err == nil {
-		s.err = err
+	if err == nil && s.finish == nil {
+		err = fmt.Errorf("engine ended the run after %d tokens without a finish", len(s.tokens))
 	}
 	if s.err == nil && s.finish == nil {
-		s.err = fmt.Errorf("engine ended the run after %d tokens without a finish", len(s.tokens))
+		s.err = err
 	}
 	s.broadcast()
 }
@@ -138,123 +128,38 @@ func (s *session) run(e engines.Engine, from *snapshot.State, sink engines.Sink)
 // fail ends the attempt with err, unless it has ended.
 func (s *session) fail(err error) {
 	s.mu.Lock()
-	if s.err == nil && !s.ended {
+	defer s.mu.Unlock()
+	s.end(err)
+}
+
+// end is fail with s.mu held. A finish that is known but can't leave yet doesn't leave any more.
+func (s *session) end(err error) {
+	if s.err == nil {
 		s.err = err
 		s.broadcast()
 	}
-	s.mu.Unlock()
 	s.cancel(err)
-}
-
-// refresh brings the protection state up to date and returns how long it holds. s.mu is held.
-func (s *session) refresh(now time.Time) time.Duration {
-	if s.outbox == nil || s.closed {
-		return 0
-	}
-	st := s.outbox.Status()
-	changed, next := s.shield.update(s.order.rules, st, s.released, now)
-	if changed {
-		if s.shield.state != pending {
-			s.announce()
-		}
-		s.broadcast()
-	}
-	return next
-}
-
-// guard keeps the protection state up to date until the attempt is closed. It ends the attempt when the
-// holder says that the epoch is fenced, or when the session must be protected and isn't.
-func (s *session) guard(onChange func(protected bool, cause string)) {
-	last := pending
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		s.mu.Lock()
-		outer, inner := s.changed, s.outboxChanged()
-		next := s.refresh(time.Now())
-		fenced := false
-		if s.outbox != nil {
-			st := s.outbox.Status()
-			fenced = st.Rejected && st.Reason == seguev1.Reason_REASON_FENCED
-		}
-		closed, p := s.closed, s.shield
-		s.mu.Unlock()
-		if closed {
-			return
-		}
-		if p.state != last && p.state != pending {
-			onChange(p.state == protected, p.cause)
-			s.log.Info("protection changed", "protected", p.state == protected, "cause", p.cause, "detail", p.detail)
-			last = p.state
-		}
-		switch {
-		case fenced:
-			s.fail(fmt.Errorf("%w: the holder knows a higher epoch", fence.ErrStaleEpoch))
-		case p.state == unprotected && s.order.require:
-			s.fail(&UnprotectedError{Cause: p.cause, Detail: p.detail})
-		}
-		var due <-chan time.Time
-		if next > 0 {
-			timer.Reset(next)
-			due = timer.C
-		}
-		select {
-		case <-inner:
-		case <-outer:
-		case <-due:
-		}
-	}
-}
-
-// outboxChanged is closed at the next change of the outbox; nil without one. s.mu is held. It is taken
-// before the state is read, so that no change in between is missed.
-func (s *session) outboxChanged() <-chan struct{} {
-	if s.outbox == nil {
-		return nil
-	}
-	return s.outbox.Changed()
-}
-
-// attach assigns a holder and starts replicating to it. s.mu is not held.
-func (s *session) attach(to *transfer.Sender, holder *seguev1.Peer) {
-	s.mu.Lock()
-	old, o := s.sender, s.outbox
-	if o == nil || s.closed {
-		s.mu.Unlock()
-		return
-	}
-	if old == to && !o.Status().Rejected {
-		s.mu.Unlock()
-		return // it replicates there already, and tries again by itself
-	}
-	s.sender, s.holder = to, holder
-	s.mu.Unlock()
-	if old != nil {
-		old.Detach(o)
-	}
-	to.Attach(o)
 }
 
 // close gives back what the attempt holds besides its log. Idempotent.
 func (s *session) close() {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.closed {
-		s.mu.Unlock()
 		return
 	}
 	s.closed = true
-	sender, o, m := s.sender, s.outbox, s.memory
 	if s.orphan != nil {
 		s.orphan.Stop()
 	}
+	if s.outbox != nil && s.sender != nil {
+		s.sender.Detach(s.outbox)
+	}
+	s.outbox = nil
+	if s.memory != nil {
+		s.memory.Release()
+	}
 	s.broadcast()
-	s.mu.Unlock()
-	if sender != nil {
-		sender.Detach(o)
-	}
-	if m != nil {
-		m.Release()
-	}
 }
 
 // info describes the session for listings.
@@ -286,17 +191,4 @@ func (s *session) stateName() string {
 		return "prefill"
 	}
 	return "decode"
-}
-
-// UnprotectedError ends a session that must be protected and isn't.
-type UnprotectedError struct {
-	Cause, Detail string
-}
-
-func (e *UnprotectedError) Error() string {
-	s := "agent: session is unprotected: " + e.Cause
-	if e.Detail != "" {
-		s += ": " + e.Detail
-	}
-	return s
 }

@@ -22,8 +22,6 @@ type sink struct {
 	s *session
 	// budget is where the session's memory comes from.
 	budget *snapshot.Budget
-	// sender finds the sender to a holder.
-	sender func(*seguev1.Peer) (*transfer.Sender, error)
 	// textEnd is the caller's text_end at index dropped-1, checked when that token is emitted again.
 	dropped int
 	textEnd uint64
@@ -53,54 +51,17 @@ func (k *sink) Prompt(ids []int32) error {
 		Geometry: s.desc.Geometry, Fingerprint: s.desc.Fingerprint.Encode(),
 		Request: s.digest, Prompt: ids, MaxOutput: limit,
 	}
-	m, err := k.budget.Reserve(h.Bytes())
-	if err != nil {
-		s.unprotect(causeStoreFull, err.Error())
-		return nil
-	}
 	c, err := snapshot.NewChain(h)
 	if err != nil {
-		m.Release()
 		return err
 	}
-	return k.open(c, m)
-}
-
-// open gives the session its chain, and a holder if one is assigned.
-func (k *sink) open(c *snapshot.Chain, m *snapshot.Reservation) error {
-	s := k.s
-	o := transfer.NewOutbox(c, windowBytes)
-	var to *transfer.Sender
-	if h := s.order.holder; h != nil {
-		var err error
-		if to, err = k.sender(h); err != nil {
-			s.unprotect(causeNoHolder, err.Error())
-		} else {
-			to.Attach(o)
-		}
+	m, err := k.budget.Reserve(h.Bytes())
+	if err != nil {
+		s.exhausted(err)
+		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		m.Release()
-		if to != nil {
-			to.Detach(o)
-		}
-		return context.Cause(s.ctx)
-	}
-	// The outbox is attached before anyone can see it: an unattached one means "no holder".
-	s.outbox, s.sender, s.memory = o, to, m
-	s.broadcast()
+	s.open(transfer.NewOutbox(c, windowBytes), m)
 	return nil
-}
-
-// unprotect records that the session can't be protected.
-func (s *session) unprotect(cause, detail string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.shield = protection{state: unprotected, cause: cause, detail: detail}
-	s.announce()
-	s.broadcast()
 }
 
 // Prefilled captures a prompt chunk.

@@ -153,8 +153,12 @@ func (k *campaign) run(ctx context.Context, group []*reference, first, run int) 
 			k.logf("%s", seen.describe(i))
 		}
 		if !seen.redraw {
+			paths, err := keepEvidence(k.cluster.Dir(), k.cfg.Seed, k.cfg.Protection, k.tally.runs+1, seen)
+			for _, path := range paths {
+				k.logf("evidence: %s", path)
+			}
 			k.tally.add(seen)
-			return nil
+			return err
 		}
 		try++
 		k.tally.redrawn++

@@ -111,7 +111,7 @@ func (l *lab) recomputed(ctx context.Context, seen examined, before map[string]c
 		}
 	}
 	r := &recomputed{
-		prefillTokens:    did[cluster.MetricPrefillTokens] - prefill,
+		prefillTokens:    largerMagnitude(did[cluster.MetricPrefillTokens]-prefill, 0),
 		replayedSteps:    largerMagnitude(did[cluster.MetricDecodeSteps]-steps, did[cluster.MetricReplayedDecodeSteps]),
 		restoredBytesMin: smallest,
 	}

@@ -18,6 +18,7 @@ var (
 	DrawKill     = drawKill
 	DrawLengths  = drawLengths
 	PauseOf      = pauseOf
+	ProgressAt   = progressAt
 	StateOf      = stateOf
 	SplitAt      = splitAt
 )
@@ -82,7 +83,7 @@ func ReportOf(cfg CampaignConfig, ref *client.Transcript, index int, prefill, re
 			out.measured, out.pause = true, *o.Pause
 		}
 		t.add(examined{
-			killed: &killed{index: index}, outcomes: []outcome{out},
+			killed: &killed{fired: true, index: index}, outcomes: []outcome{out},
 			takeover: &recomputed{prefillTokens: prefill, replayedSteps: replayed, restoredBytesMin: restored},
 		})
 	}
@@ -109,3 +110,20 @@ func Compare(samples map[string][]Sample) Overhead {
 
 // SameCounters reports whether two pages agree in the counters that matter.
 func SameCounters(a, b map[string]cluster.Counters) bool { return sameCounters(a, b) }
+
+// Counts reports whether an outcome is one of a campaign's runs.
+func (o Outcome) Counts() bool {
+	return outcome{verdict: client.Verdict{Outcome: o.Outcome}, retried: o.Retried, measured: o.Pause != nil}.counts()
+}
+
+// KeepEvidence writes what is kept of a run of one stream with the given outcome.
+func KeepEvidence(dir, protection string, got, ref *client.Transcript, v client.Verdict) ([]string, error) {
+	at := time.Now()
+	return keepEvidence(dir, 7, protection, 3, examined{
+		killed: &killed{
+			fired: true, at: at, node: "a", index: 1, shot: &cluster.Shot{Node: "a", Target: cluster.TargetAgent},
+			streams: []*live{{ref: &reference{transcript: ref}, transcript: got}},
+		},
+		outcomes: []outcome{{verdict: v, session: &cluster.Session{Session: "s"}}},
+	})
+}

@@ -44,6 +44,12 @@ type outcome struct {
 	session            *cluster.Session
 }
 
+// counts reports whether something happened to the answer. An answer that the primary had already finished proves
+// nothing about kills; everything that is not identical, was started over or was decoded on by a standby does.
+func (o outcome) counts() bool {
+	return o.verdict.Outcome != client.Identical || o.retried || o.measured
+}
+
 // disturb streams a group with one kill, restores the cluster, and judges every answer. Of how, the lab itself is
 // filled in.
 func (l *lab) disturb(ctx context.Context, group []*reference, how killing) (examined, error) {
@@ -70,10 +76,7 @@ func (l *lab) disturb(ctx context.Context, group []*reference, how killing) (exa
 		if err != nil {
 			return examined{}, err
 		}
-		// An answer that nothing happened to proves nothing about kills; everything else counts.
-		if o.verdict.Outcome != client.Identical || o.retried || o.measured {
-			seen.redraw = false
-		}
+		seen.redraw = seen.redraw && !o.counts()
 		seen.outcomes = append(seen.outcomes, o)
 	}
 	if got.fired && !seen.redraw {

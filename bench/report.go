@@ -77,7 +77,9 @@ type tally struct {
 
 func (t *tally) add(e examined) {
 	t.groups++
-	t.indexes = append(t.indexes, e.index)
+	if e.fired {
+		t.indexes = append(t.indexes, e.index)
+	}
 	for _, o := range e.outcomes {
 		t.runs++
 		switch o.verdict.Outcome {
@@ -118,13 +120,17 @@ func (t *tally) report(cfg CampaignConfig, refs []*reference) *Report {
 		outputs = append(outputs, r.tokens())
 	}
 	slices.Sort(prompts)
+	indexes := t.indexes
+	if len(indexes) == 0 {
+		indexes = []int{0}
+	}
 	return &Report{
 		Runs: t.runs, Continued: t.continued, Identical: t.identical, Retried: t.retried,
 		Refused: t.refused, Errors: t.errors, Wrong: t.wrong, Redrawn: t.redrawn,
 		Takeover:     t.takeover,
 		PromptTokens: Spread{Min: prompts[0], P50: prompts[len(prompts)/2], Max: prompts[len(prompts)-1]},
 		OutputTokens: Least{Min: slices.Min(outputs)},
-		KillIndex:    Range{Min: slices.Min(t.indexes), Max: slices.Max(t.indexes)},
+		KillIndex:    Range{Min: slices.Min(indexes), Max: slices.Max(indexes)},
 		PauseMS:      times(t.pauses),
 		GapMS:        times(t.gaps),
 		DetectMS:     times(t.detects),
@@ -157,6 +163,9 @@ func (r *Report) Failure() error {
 	}
 	if r.Takeover.PrefillTokens != 0 || r.Takeover.ReplayedDecodeSteps != 0 {
 		add("takeovers recomputed %d prompt tokens and %d decode steps", r.Takeover.PrefillTokens, r.Takeover.ReplayedDecodeSteps)
+	}
+	if r.Continued > 0 && r.Takeover.RestoredKVBytesMin <= 0 {
+		add("the counters show no state that a takeover loaded")
 	}
 	return errors.Join(problems...)
 }

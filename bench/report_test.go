@@ -5,6 +5,7 @@ package bench_test
 
 import (
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -51,8 +52,35 @@ func TestReport_JSON(t *testing.T) {
 	}
 }
 
+func TestOutcome_OnlyAnswersThatNothingHappenedToAreDrawnAgain(t *testing.T) {
+	for _, c := range []struct {
+		o    bench.Outcome
+		want bool
+	}{
+		{bench.Outcome{Outcome: client.Identical}, false},
+		{bench.Outcome{Outcome: client.Identical, Pause: &bench.Pause{}}, true},
+		{bench.Outcome{Outcome: client.Identical, Retried: true}, true},
+		{bench.Outcome{Outcome: client.Refused}, true},
+		{bench.Outcome{Outcome: client.Errored}, true},
+		{bench.Outcome{Outcome: client.Wrong}, true},
+	} {
+		if got := c.o.Counts(); got != c.want {
+			t.Errorf("%+v: %t, want %t", c.o, got, c.want)
+		}
+	}
+}
+
+func TestReport_WithoutAnyRunIsAllZero(t *testing.T) {
+	r := bench.ReportOf(campaign(), &client.Transcript{Usage: &client.Usage{PromptTokens: 40}}, 0, 0, 0, 0)
+	if r.Runs != 0 || r.KillIndex != (bench.Range{}) || r.PauseMS != (bench.Times{}) {
+		t.Errorf("got %+v", r)
+	}
+}
+
 func TestReport_Failure(t *testing.T) {
-	base := bench.Report{Runs: 10, Identical: 10, Protection: client.ProtectionSync}
+	base := bench.Report{
+		Runs: 10, Identical: 10, Continued: 10, Protection: client.ProtectionSync, Takeover: bench.TakeoverReport{RestoredKVBytesMin: 1},
+	}
 	for name, c := range map[string]struct {
 		change func(*bench.Report)
 		want   string // empty: acceptable
@@ -64,6 +92,7 @@ func TestReport_Failure(t *testing.T) {
 		"async, refused":        {func(r *bench.Report) { r.Identical, r.Refused, r.Protection = 5, 5, client.ProtectionAsync }, ""},
 		"async, mostly refused": {func(r *bench.Report) { r.Identical, r.Refused, r.Protection = 4, 6, client.ProtectionAsync }, "fewer than half"},
 		"prefilled":             {func(r *bench.Report) { r.Takeover.PrefillTokens = 3 }, "recomputed 3 prompt tokens"},
+		"nothing restored":      {func(r *bench.Report) { r.Takeover.RestoredKVBytesMin = 0 }, "no state"},
 		"replayed":              {func(r *bench.Report) { r.Takeover.ReplayedDecodeSteps = 4 }, "4 decode steps"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -158,5 +187,39 @@ func TestSameCounters(t *testing.T) {
 	b["a"][cluster.MetricDecodeSteps] = 2
 	if bench.SameCounters(a, b) {
 		t.Error("a moved counter was missed")
+	}
+}
+
+func TestKeepEvidence_OnlyOfUnacceptableRuns(t *testing.T) {
+	dir := t.TempDir()
+	got, ref := &client.Transcript{Status: 200, Finish: "stop"}, &client.Transcript{Status: 200, Finish: "length"}
+	for protection, outcome := range map[string]client.Outcome{"sync": client.Identical, "async": client.Refused} {
+		if paths, err := bench.KeepEvidence(dir, protection, got, ref, client.Verdict{Outcome: outcome}); err != nil || len(paths) > 0 {
+			t.Errorf("%s with %s: %v, %v", outcome, protection, paths, err)
+		}
+	}
+	if paths, err := bench.KeepEvidence(t.TempDir(), "sync", got, ref, client.Verdict{Outcome: client.Refused}); err != nil || len(paths) != 1 {
+		t.Errorf("refused with sync: %v, %v", paths, err)
+	}
+	paths, err := bench.KeepEvidence(dir, "async", got, ref, client.Verdict{Outcome: client.Wrong, Reasons: []string{"why"}})
+	if err != nil || len(paths) != 1 {
+		t.Fatalf("%v, %v", paths, err)
+	}
+	data, err := os.ReadFile(paths[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept struct {
+		Seed              uint64
+		Outcome           string
+		Kill              struct{ Node, Target string }
+		Reference, Answer struct{ Finish string }
+		Session           struct{ Session string }
+	}
+	if err := json.Unmarshal(data, &kept); err != nil {
+		t.Fatal(err)
+	}
+	if kept.Seed != 7 || kept.Outcome != "wrong" || kept.Kill.Target != "agent" || kept.Answer.Finish != "stop" || kept.Reference.Finish != "length" || kept.Session.Session != "s" {
+		t.Errorf("kept %+v", kept)
 	}
 }

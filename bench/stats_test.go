@@ -126,6 +126,12 @@ func TestPauseOf(t *testing.T) {
 	if _, ok := bench.PauseOf(chunks[:4], at(35), seam); ok {
 		t.Error("a takeover that decoded nothing has a pause")
 	}
+	if got := bench.ProgressAt(chunks, at(35)); got != 3 {
+		t.Errorf("the client had index %d at the kill, not 3", got)
+	}
+	if got := bench.ProgressAt(nil, at(35)); got != -1 {
+		t.Errorf("no chunks, but index %d", got)
+	}
 	if _, ok := bench.PauseOf(nil, at(35), seam); ok {
 		t.Error("no chunks, but a pause")
 	}

@@ -193,15 +193,24 @@ func (o *Outbox) rebase(base uint32) {
 
 // stamp restarts the ages: nothing captured so far counts as late before now.
 func (o *Outbox) stamp() {
-	now := time.Now()
-	o.movedAt = now
+	o.movedAt = time.Now()
+	o.capturedAt = nil
+	o.age()
+}
+
+// age gives every captured, uncommitted boundary its time again after the watermarks moved. One that was
+// committed and isn't any more counts from now.
+func (o *Outbox) age() {
 	n := 0
 	if o.p.captured > 0 {
 		n = o.p.captured - max(o.p.commit, o.p.first-1)
 	}
-	o.capturedAt = o.capturedAt[:0]
-	for range n {
-		o.capturedAt = append(o.capturedAt, now)
+	if extra := len(o.capturedAt) - n; extra > 0 {
+		o.capturedAt = o.capturedAt[extra:]
+	}
+	now := time.Now()
+	for len(o.capturedAt) < n {
+		o.capturedAt = slices.Insert(o.capturedAt, 0, now)
 	}
 }
 
@@ -214,6 +223,7 @@ func (o *Outbox) welcome(s *Sender, offer *seguev1.ResumeOffer) {
 		return
 	}
 	h := o.chain.Head()
+	rows, boundary := o.p.ackRows, o.p.commit
 	switch {
 	case offer == nil || offer.GetEpoch() != uint64(h.Epoch) || offer.GetBase() < h.Base:
 		o.p.welcome(false, 0, 0)
@@ -223,7 +233,11 @@ func (o *Outbox) welcome(s *Sender, offer *seguev1.ResumeOffer) {
 		o.rebase(offer.GetBase() + 1)
 		o.p.welcome(false, 0, 0)
 	}
-	o.stamp()
+	// A new stream alone is no progress: a peer that comes and goes must not look alive.
+	if o.p.ackRows > rows || o.p.commit > boundary {
+		o.movedAt = time.Now()
+	}
+	o.age()
 	o.broadcast()
 }
 

@@ -113,7 +113,8 @@ func TestOutbox_ComingBackMakesANewBase(t *testing.T) {
 	}
 }
 
-// The age of what is uncommitted starts with its capture, or with the attachment or welcome after it.
+// The age of what is uncommitted starts with its capture, or with the attachment after it; a welcome changes
+// nothing.
 func TestOutbox_Ages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o, s := testOutbox(t, 2), testSender()
@@ -135,9 +136,9 @@ func TestOutbox_Ages(t *testing.T) {
 		o.attached(s)
 		step(1*time.Second, "attachment")
 		o.welcome(s, nil)
-		step(2*time.Second, "welcome")
+		step(1*time.Second, "welcome")
 		extend(t, o, 3)
-		step(2*time.Second, "third boundary")
+		step(1*time.Second, "third boundary")
 		o.take(s, nil, 1<<20, false)
 		if err := o.ack(s, ackOf(o, 5, 2)); err != nil {
 			t.Fatal(err)
@@ -189,4 +190,26 @@ func TestOutbox_RefusesWhatDoesNotFollow(t *testing.T) {
 	if got := o.Status(); got != before {
 		t.Errorf("refusals changed %+v to %+v", before, got)
 	}
+}
+
+// A peer whose streams break before any ack makes no progress, however often it comes back.
+func TestOutbox_FlappingPeerDoesNotLookAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, b := testOutbox(t, 3), testSender()
+		o.attached(b)
+		began := o.Status().MovedAt
+		for range 10 {
+			time.Sleep(time.Second) // virtual
+			o.welcome(b, nil)
+			o.take(b, nil, 1<<20, false)
+			o.disconnected(b)
+		}
+		st := o.Status()
+		if !st.MovedAt.Equal(began) {
+			t.Errorf("moved %v after it was attached, without an ack", st.MovedAt.Sub(began))
+		}
+		if got := time.Since(st.OldestUncommitted); got < 10*time.Second {
+			t.Errorf("oldest uncommitted boundary is %v old, want 10 s", got)
+		}
+	})
 }

@@ -223,6 +223,7 @@ func TestReceiver_RejectsPerBase(t *testing.T) {
 	for i := range list {
 		mixed = append(mixed, list[i], list2[i])
 	}
+	mixed = append(mixed, r1.encode()...) // the frame has more of the rejected base, from its beginning
 	s := snapshot.NewStore(snapshot.NewBudget(1<<20), acceptAll)
 	answers, err := apply(t, s, frame(mixed...))
 	if err != nil || len(answers) != 2 {

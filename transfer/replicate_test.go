@@ -99,27 +99,31 @@ func TestReplication_DeltasOvertakeBases(t *testing.T) {
 		small := newRun(t, newHead(baseOf(1, 1), 4, 200, 1000), window).capture(1)
 		s.Attach(small.outbox)
 		small.awaitCommitted(1)
-		big := newRun(t, newHead(baseOf(2, 1), 64, 4, 1<<20), 16<<20).capture(1)
+		var bases []*run
 		began := time.Now()
-		s.Attach(big.outbox) // 64 MiB: 6.4 s
+		for i := range byte(8) { // 64 MiB: 6.4 s
+			r := newRun(t, newHead(baseOf(2+i, 1), 32, 4, 256<<10), window).capture(1)
+			bases = append(bases, r)
+			s.Attach(r.outbox)
+		}
 		var worst time.Duration
-		for i := 2; i <= 100; i++ {
+		for i := 2; time.Since(began) < 5*time.Second; i++ {
 			time.Sleep(20 * time.Millisecond)
 			at := time.Now()
 			small.decode(i)
 			small.awaitCommitted(i)
-			if big.outbox.Status().Committed == 0 {
-				worst = max(worst, time.Since(at))
-			}
+			worst = max(worst, time.Since(at))
 		}
-		big.awaitCommitted(1)
+		for _, r := range bases {
+			r.awaitCommitted(1)
+		}
 		if took := time.Since(began); took < 6*time.Second {
-			t.Fatalf("the base took %v: the link isn't slow", took)
+			t.Fatalf("the bases took %v: the link isn't slow", took)
 		}
-		if worst > time.Second || worst == 0 {
-			t.Fatalf("a delta waited %v behind a base of 6.4 s", worst)
+		if worst > 600*time.Millisecond {
+			t.Fatalf("a delta waited %v behind bases of 6.4 s", worst)
 		}
-		t.Logf("worst delta behind a 64 MiB base at 10 MiB/s: %v", worst)
+		t.Logf("worst delta behind 64 MiB of bases at 10 MiB/s: %v", worst)
 	})
 }
 
@@ -234,19 +238,17 @@ func TestReplication_NewBootStartsOver(t *testing.T) {
 
 // A holder whose rows of this base are others gets a new base.
 func TestReplication_OtherRowsMakeANewBase(t *testing.T) {
-	for _, boundaries := range []int{0, 3} {
+	for _, x := range []struct{ theirs, ours int }{{2, 0}, {2, 3}, {0, 0}, {0, 3}} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNetwork()
 			b := n.listen(t, "b", 1, 64<<20, acceptAll)
 			p := senders(t, n)
 			other := newRun(t, newHead(baseOf(1, 1), 40, 64, 1000), window)
 			other.seed = 0xff
-			fill(t, b.store, other.capture(2))
-			r := newRun(t, newHead(baseOf(1, 1), 40, 64, 1000), window)
-			r.prefill(0, 40)
-			r.decode(boundaries)
+			fill(t, b.store, other.capture(x.theirs))
+			r := newRun(t, newHead(baseOf(1, 1), 40, 64, 1000), window).capture(x.ours)
 			to(t, p, "b").Attach(r.outbox)
-			r.await("rows", func(s transfer.Status) bool { return s.AckRows >= 40 })
+			r.await("rows or a refusal", func(s transfer.Status) bool { return s.AckRows >= 40 || s.Rejected })
 			if got := r.outbox.Base(); got.Base != 1 || got.Epoch != 1 {
 				t.Fatalf("base %+v, want number 1", got)
 			}

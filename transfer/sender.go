@@ -17,7 +17,8 @@ import (
 	"github.com/seguekv/segue/snapshot"
 )
 
-// ProtocolVersion is the replication protocol's version, exchanged in Hello and Welcome.
+// ProtocolVersion is the replication protocol's version, exchanged in Hello and Welcome. It rises with
+// snapshot.FormatVersion too, so that peers that can't read each other's records say so at once.
 const ProtocolVersion = 1
 
 // frameBytes is the size a frame is filled to: large enough to amortise a gRPC message, small enough that a

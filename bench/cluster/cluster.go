@@ -168,6 +168,9 @@ func (c *Cluster) Processes() []Process {
 // Router is the router's admin listener.
 func (c *Cluster) Router() *Admin { return c.admin }
 
+// Dir is the directory of configurations and logs.
+func (c *Cluster) Dir() string { return c.cfg.Dir }
+
 // Nodes are the ids of the nodes in their order of start.
 func (c *Cluster) Nodes() []string { return c.cfg.Nodes }
 

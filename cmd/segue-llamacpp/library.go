@@ -26,7 +26,7 @@ type library struct {
 // must be called at most once in a process. Its errors are *llamacpp.PartError.
 func openLibrary(dir string, log *libraryLog) (*library, error) {
 	fail := func(problem string) error {
-		return &llamacpp.PartError{Part: "library", Path: dir, Problem: problem, Hint: "run: make deps, or pass --library DIR with llama.cpp v0.5.0 for CPU"}
+		return &llamacpp.PartError{Part: "library", Path: dir, Problem: problem, Hint: "run: make deps, or pass --llama-lib DIR with llama.cpp v0.5.0 for CPU"}
 	}
 	// llama.cpp would start a debugger on an assertion and hold up the death of the process.
 	if err := os.Setenv("GGML_NO_BACKTRACE", "1"); err != nil {

@@ -31,7 +31,7 @@ Usage: segue-llamacpp [flags]
 
 Example, a check by hand that the model loads and a restored state continues exactly:
 
-  segue-llamacpp --check --model ./model.gguf --library ./llamacpp
+  segue-llamacpp --check --model ./model.gguf --llama-lib ./llamacpp
 
 Flags:
 `
@@ -42,7 +42,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("segue-llamacpp", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&c.Model, "model", c.Model, "GGUF `file`; default: the one of make deps")
-	flags.StringVar(&c.Library, "library", c.Library, "`folder` with libllama.so; default: the one of make deps")
+	flags.StringVar(&c.Library, "llama-lib", c.Library, "`folder` with libllama.so; default: the one of make deps")
 	flags.StringVar(&c.Name, "name", c.Name, "the model's `name` for clients; default: from the path of the model")
 	flags.IntVar(&c.Threads, "threads", c.Threads, "compute threads of each context")
 	flags.IntVar(&c.Contexts, "contexts", c.Contexts, "runs at once; each takes the memory of a full context")

@@ -32,8 +32,8 @@ func TestRun_RefusesBadFlagsAndMissingParts(t *testing.T) {
 		{"argument", []string{"x"}, `unexpected argument "x"`},
 		{"value", []string{"--threads", "0"}, "threads: 0 is not in 1..1024"},
 		{"text", []string{"--threads", "two"}, "threads"},
-		{"library", []string{"--library", dir + "/none", "--model", "x"}, "run: make deps, or pass --library DIR"},
-		{"model", []string{"--library", dir, "--model", dir + "/none"}, "run: make deps, or pass --model FILE"},
+		{"library", []string{"--llama-lib", dir + "/none", "--model", "x"}, "run: make deps, or pass --llama-lib DIR"},
+		{"model", []string{"--llama-lib", dir, "--model", dir + "/none"}, "run: make deps, or pass --model FILE"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var out, errs bytes.Buffer

@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -59,7 +60,6 @@ Exit codes: 0 measured, 1 not possible, 2 usage, 130 interrupted.`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
-	flags.SetNormalizeFunc(aliasLibrary)
 	f.local.register(flags, cluster.EngineSim, 7*time.Millisecond, 128<<10)
 	flags.StringVar(&f.json, "json", "-", "where the report goes: - is standard output")
 	flags.IntVar(&f.rounds, "rounds", 0, "rounds (0 = the engine's default)")
@@ -96,6 +96,10 @@ func (f *overheadFlags) run(cmd *cobra.Command) error {
 	cfg := f.config(logTo(cmd.ErrOrStderr()))
 	if err := errors.Join(cfg.Validate(), f.local.validate()); err != nil {
 		return usageError(err)
+	}
+	const usual, slack, unit = 4096, 16, 256 // the agents' usual context holds shorter requests
+	if need := slices.Max(cfg.Contexts) + cfg.Tokens + slack; need > usual {
+		f.local.engine.ContextLength = (need + unit - 1) / unit * unit
 	}
 	return f.local.run(cmd, cmd.ErrOrStderr(), func(ctx context.Context, cl *cluster.Cluster) error {
 		report, err := bench.RunOverhead(ctx, cl, cfg)

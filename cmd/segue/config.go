@@ -188,9 +188,6 @@ func keys() (map[string]string, error) {
 			}
 			return
 		}
-		if p := strings.Join(path, "."); p == "agent.engine.sim.threads" || p == "agent.engine.sim.contexts" {
-			return // the engine's
-		}
 		out["SEGUE_"+strings.ToUpper(strings.Join(path, "_"))] = strings.Join(path, ".")
 	}
 	walk(nil, tree)

@@ -103,11 +103,3 @@ func writeJSON(cmd *cobra.Command, path string, value any) error {
 
 // drawSeed makes a seed for those who gave none. It is small enough to be typed.
 func drawSeed() uint64 { return 1 + rand.Uint64N(1_000_000) }
-
-// aliasLibrary lets --library, the agent's spelling, stand for --llama-lib.
-func aliasLibrary(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-	if name == "library" {
-		name = "llama-lib"
-	}
-	return pflag.NormalizedName(name)
-}

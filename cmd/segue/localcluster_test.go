@@ -24,7 +24,7 @@ func TestDemo_UsageErrors(t *testing.T) {
 		"streams":       {[]string{"demo", "--engine", "sim", "--streams", "3"}, "--streams"},
 		"keep":          {[]string{"demo", "--engine", "sim", "--keep", "--json", "-"}, "--keep"},
 		"engine":        {[]string{"demo", "--engine", "vllm"}, "use llamacpp or sim"},
-		"model":         {[]string{"demo", "--model", "/no/such.gguf", "--library", "/no/lib"}, "make deps"},
+		"model":         {[]string{"demo", "--model", "/no/such.gguf", "--llama-lib", "/no/lib"}, "make deps"},
 		"flag":          {[]string{"demo", "--frobnicate"}, "--help"},
 		"argument":      {[]string{"demo", "now"}, "--help"},
 		"bench":         {[]string{"bench", "overhead", "--rounds", "-1"}, "--rounds"},

@@ -93,7 +93,7 @@ func (c Config) ModelName() string {
 func (c Config) Args() []string {
 	args := []string{
 		"--model", c.ModelPath(),
-		"--library", c.LibraryPath(),
+		"--llama-lib", c.LibraryPath(),
 		"--threads", strconv.Itoa(c.Threads),
 		"--contexts", strconv.Itoa(c.Contexts),
 		"--context-length", strconv.Itoa(c.ContextLength),

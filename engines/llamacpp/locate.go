@@ -20,7 +20,7 @@ const HostName = "segue-llamacpp"
 // Hints of the errors about missing parts.
 const (
 	hintHost    = "run: make build, and keep " + HostName + " beside segue or on PATH"
-	hintLibrary = "run: make deps, or pass --library DIR"
+	hintLibrary = "run: make deps, or pass --llama-lib DIR"
 	hintModel   = "run: make deps, or pass --model FILE"
 )
 

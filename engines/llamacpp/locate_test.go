@@ -44,7 +44,7 @@ func wantPart(t *testing.T, err error, pieces ...string) {
 
 func TestCheckLibrary_SaysWhatIsMissing(t *testing.T) {
 	dir := t.TempDir()
-	wantPart(t, llamacpp.CheckLibrary(filepath.Join(dir, "none")), "none", "no such folder", "run: make deps, or pass --library DIR")
+	wantPart(t, llamacpp.CheckLibrary(filepath.Join(dir, "none")), "none", "no such folder", "run: make deps, or pass --llama-lib DIR")
 	write(t, filepath.Join(dir, "file"), "", 0o644)
 	wantPart(t, llamacpp.CheckLibrary(filepath.Join(dir, "file")), "not a folder")
 	lib := filepath.Join(dir, "lib")
@@ -141,7 +141,7 @@ func TestConfig_PathsComeFromTheCache(t *testing.T) {
 
 func TestConfig_ArgsNameEveryValue(t *testing.T) {
 	c := llamacpp.Config{Model: "/m.gguf", Library: "/lib", Name: "n", Threads: 2, Contexts: 3, ContextLength: 100, PrefillChunk: 32}
-	want := []string{"--model", "/m.gguf", "--library", "/lib", "--threads", "2", "--contexts", "3", "--context-length", "100", "--chunk", "32", "--name", "n"}
+	want := []string{"--model", "/m.gguf", "--llama-lib", "/lib", "--threads", "2", "--contexts", "3", "--context-length", "100", "--chunk", "32", "--name", "n"}
 	if got := c.Args(); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}

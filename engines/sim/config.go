@@ -38,11 +38,11 @@ type Config struct {
 	// ContextLength is in tokens, prompt and output together.
 	ContextLength int `yaml:"context_length"`
 	// Contexts is how many runs may be active at once.
-	Contexts int `yaml:"contexts"`
+	Contexts int `yaml:"-"`
 	// Chunk is the number of prompt tokens per prefill chunk.
 	Chunk int `yaml:"chunk"`
 	// Threads is in the fingerprint and has no other effect.
-	Threads int `yaml:"threads"`
+	Threads int `yaml:"-"`
 	// Verify reads the whole cache again at every step: slow, and finds damage done after a row was written.
 	Verify bool `yaml:"verify"`
 	// EOGEvery makes about one in so many tokens the end of a greedy generation; 0 = the model never ends one.

@@ -115,7 +115,7 @@ func TestRun_UsersOwnPartsNeedNothing(t *testing.T) {
 	if code := run(t.Context(), nil, &out, &errs); code != 0 {
 		t.Fatalf("exit code %d: %s", code, errs.String())
 	}
-	if want := "--library  /own/lib\n--model    /own/model\n"; out.String() != want {
+	if want := "--llama-lib /own/lib\n--model    /own/model\n"; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}
 	if _, err := os.Stat(m.cache); err == nil {

@@ -47,7 +47,7 @@ func pins() []part {
 	return []part{
 		{
 			key: "llama", what: "llama.cpp v0.5.0 libraries", dir: "llamacpp-v0.5.0",
-			env: "SEGUE_LLAMA_LIB", flag: "--library",
+			env: "SEGUE_LLAMA_LIB", flag: "--llama-lib",
 			client: clientNPM, spec: "@node-llama-cpp/linux-x64@3.22.1", size: 10_824_547,
 			pin: digest{"sha512", "5uCCDNqWCNfaAm8aR/Uzxbo4HBpKgNF91kCHPepKhgMgV2OAmatoefbOlMihsqCiH2Od35E/eUHQCFbfRBJuOg=="},
 			keep: []keep{
