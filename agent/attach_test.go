@@ -15,7 +15,11 @@ import (
 )
 
 func TestGenerate_OrphanIsCanceledUnlessReattached(t *testing.T) {
-	pair(t, nil, func(t *testing.T, n *memNet, a, b *testNode) {
+	bubble(t, func(t *testing.T, n *memNet) {
+		slow := tinySim()
+		slow.Step = 20 * time.Millisecond
+		a := n.start(t, "a", "127.0.0.1:1001", slow, nil)
+		b := n.start(t, "b", "127.0.0.1:1002", slow, nil)
 		r, id := request(450), newID(t)
 		ref := reference(t, b, r)
 		req := &seguev1.GenerateRequest{Session: id, Epoch: 1, Request: r, Protection: modeSync, Holder: b.peer}
@@ -35,16 +39,21 @@ func TestGenerate_OrphanIsCanceledUnlessReattached(t *testing.T) {
 		x.read(generate(t, ctx, a, req), tokens(5))
 		cancel()
 		time.Sleep(2500 * time.Millisecond) // virtual; past the grace, before the run's own end
-		d, err := a.client.Describe(t.Context(), &seguev1.DescribeRequest{})
-		if err != nil || d.GetContextsUsed() != 0 {
-			t.Errorf("orphan still runs: %d contexts, %v", d.GetContextsUsed(), err)
+		if d := a.describe(t); d.GetContextsUsed() != 0 {
+			t.Errorf("orphan still runs: %d contexts", d.GetContextsUsed())
 		}
+		_, err := generate(t, t.Context(), a, req)()
+		wantReason(t, err, seguev1.Reason_REASON_CANCELLED)
 	})
 }
 
 // The grace begins anew with each caller that goes.
 func TestGenerate_OrphanTimerIsOfTheLastCaller(t *testing.T) {
-	pair(t, nil, func(t *testing.T, n *memNet, a, b *testNode) {
+	bubble(t, func(t *testing.T, n *memNet) {
+		slow := tinySim()
+		slow.Step = 20 * time.Millisecond
+		a := n.start(t, "a", "127.0.0.1:1001", slow, nil)
+		b := n.start(t, "b", "127.0.0.1:1002", slow, nil)
 		r, id := request(450), newID(t)
 		ref := reference(t, b, r)
 		req := &seguev1.GenerateRequest{Session: id, Epoch: 1, Request: r, Protection: modeOff}
@@ -55,7 +64,7 @@ func TestGenerate_OrphanTimerIsOfTheLastCaller(t *testing.T) {
 			cancel()
 			time.Sleep(300 * time.Millisecond) // virtual; an orphan each time
 		}
-		time.Sleep(1500 * time.Millisecond) // virtual; the first timers would have fired by now
+		time.Sleep(1500 * time.Millisecond) // virtual; the timers of the first callers are past their time
 		var x transcript
 		x.read(generate(t, t.Context(), a, req), nil)
 		x.equal(t, ref)
@@ -75,6 +84,9 @@ func TestGenerate_RepeatAfterTheFinish(t *testing.T) {
 				x.equal(t, ref)
 				time.Sleep(time.Second) // virtual
 			}
+			time.Sleep(15 * time.Second) // virtual: nobody comes any more
+			_, err := generate(t, t.Context(), a, req)()
+			wantReason(t, err, seguev1.Reason_REASON_CANCELLED)
 			if got := a.host.facts(t).PrefillTokens; got != uint64(ref.finish.GetPromptTokens()) {
 				t.Errorf("%d tokens prefilled, the prompt has %d", got, ref.finish.GetPromptTokens())
 			}
@@ -82,17 +94,47 @@ func TestGenerate_RepeatAfterTheFinish(t *testing.T) {
 	}
 }
 
+// A higher epoch takes the place of the attempt that runs here, for good.
+func TestGenerate_HigherEpochReplaces(t *testing.T) {
+	pair(t, nil, func(t *testing.T, n *memNet, a, b *testNode) {
+		r, id := request(450), newID(t)
+		r.IgnoreEos = true
+		first := generate(t, t.Context(), a, &seguev1.GenerateRequest{Session: id, Epoch: 1, Request: r, Protection: modeSync, Holder: b.peer})
+		var x, y transcript
+		x.read(first, tokens(10))
+		req := &seguev1.GenerateRequest{Session: id, Epoch: 2, Request: r, Protection: modeSync, Holder: b.peer}
+		y.read(generate(t, t.Context(), a, req), nil)
+		x.read(first, nil)
+		wantReason(t, x.err, seguev1.Reason_REASON_FENCED)
+		time.Sleep(5 * time.Second) // virtual: the earlier attempt is gone, this one isn't
+		var z transcript
+		z.read(generate(t, t.Context(), a, req), nil)
+		z.equal(t, &y)
+		if got, want := a.host.facts(t).PrefillTokens, uint64(2*y.finish.GetPromptTokens()); got != want {
+			t.Errorf("%d tokens prefilled, want %d: one run for each epoch", got, want)
+		}
+		_, err := generate(t, t.Context(), a, &seguev1.GenerateRequest{Session: id, Epoch: 1, Request: r, Protection: modeOff})()
+		wantReason(t, err, seguev1.Reason_REASON_CANCELLED)
+	})
+}
+
 // A caller that claims more tokens than there are gets the finish.
 func TestGenerate_FromBeyondTheEnd(t *testing.T) {
 	for _, mode := range []seguev1.ProtectionMode{modeOff, modeAsync, modeSync} {
 		for _, from := range []uint32{19, 20, 21, 1 << 31, 1<<32 - 1} {
 			pair(t, nil, func(t *testing.T, n *memNet, a, b *testNode) {
+				n.delay("a", 20*time.Millisecond)
 				id := newID(t)
 				var x transcript
 				x.read(generate(t, t.Context(), a, &seguev1.GenerateRequest{Session: id, Epoch: 1, Request: request(20), Protection: mode, Holder: b.peer, FromIndex: from}), nil)
 				want := 0
 				if from == 19 {
 					want = 1
+				}
+				if mode == modeSync {
+					if got := b.view(t, id, "holder").GetCommitted(); got != 20 {
+						t.Errorf("from %d: finished with %d committed", from, got)
+					}
 				}
 				if x.err != nil || x.finish.GetTokens() != 20 || len(x.tokens) != want {
 					t.Errorf("mode %v, from %d: %d tokens, finish %v, error %v", mode, from, len(x.tokens), x.finish, x.err)

@@ -185,15 +185,12 @@ func (a *Agent) lifetime() context.Context {
 	return a.live
 }
 
-// launch makes s known in place of an earlier attempt, which ends, and runs it.
+// launch makes s known in place of an earlier attempt, which has been ended, and runs it.
 func (a *Agent) launch(s *session, eng LiveEngine, from *snapshot.State, k *sink, release func()) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.live == nil {
 		return fmt.Errorf("%w: the agent stops", engines.ErrNotReady)
-	}
-	if old := a.sessions[s.id]; old != nil {
-		old.fail(fence.ErrStaleEpoch)
 	}
 	a.sessions[s.id] = s
 	a.running.Go(func() { s.guard(a.metrics.protection) })

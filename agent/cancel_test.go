@@ -200,3 +200,22 @@ func TestAgent_StopsWithLiveSessions(t *testing.T) {
 		}
 	})
 }
+
+// An engine that hangs keeps neither callers nor other sessions from hearing that the agent stops.
+func TestAgent_StopsWithAHungEngine(t *testing.T) {
+	pair(t, nil, func(t *testing.T, n *memNet, a, b *testNode) {
+		letGo := a.host.hold("hang")
+		recv := generate(t, t.Context(), a, &seguev1.GenerateRequest{Session: newID(t), Epoch: 1, Request: request(5), Protection: modeOff})
+		synctest.Wait()
+		began := time.Now()
+		stopped := make(chan struct{})
+		go func() { a.stop(); close(stopped) }()
+		_, err := recv()
+		wantReason(t, err, seguev1.Reason_REASON_NOT_READY)
+		if d := time.Since(began); d > 100*time.Millisecond {
+			t.Errorf("the caller heard after %v", d)
+		}
+		letGo()
+		<-stopped
+	})
+}

@@ -27,13 +27,14 @@ import (
 
 // simHost is an engine in the same process that can be killed.
 type simHost struct {
-	engine  engines.Engine
 	dead    context.Context
 	kill    context.CancelCauseFunc
 	changed chan struct{}
 
-	mu sync.Mutex
-	// gates by "run" and "describe" are closed when these may go on.
+	mu     sync.Mutex
+	engine engines.Engine
+	// gates are closed when calls of a kind may go on: "run", "describe", and "hang", which is a run that
+	// nothing else ends.
 	gates map[string]chan struct{}
 }
 
@@ -43,7 +44,7 @@ func newSimHost(t *testing.T, c sim.Config) *simHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &simHost{engine: e, changed: make(chan struct{}), gates: make(map[string]chan struct{})}
+	h := &simHost{changed: make(chan struct{}), engine: e, gates: make(map[string]chan struct{})}
 	h.dead, h.kill = context.WithCancelCause(context.Background())
 	return h
 }
@@ -72,7 +73,7 @@ func (h *simHost) pass(ctx context.Context, kind string) {
 
 func (h *simHost) facts(t *testing.T) engines.Facts {
 	t.Helper()
-	f, err := h.engine.Observe(t.Context())
+	f, err := h.present().Observe(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,25 @@ func (h *simHost) Current() (agent.LiveEngine, error) {
 	if h.dead.Err() != nil {
 		return nil, engines.ErrNotReady
 	}
-	return &liveSim{Engine: h.engine, h: h}, nil
+	return &liveSim{Engine: h.present(), h: h}, nil
+}
+
+func (h *simHost) present() engines.Engine {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.engine
+}
+
+// replace plays a restart as another engine.
+func (h *simHost) replace(t *testing.T, c sim.Config) {
+	t.Helper()
+	e, err := sim.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.engine = e
 }
 
 func (h *simHost) Changed() <-chan struct{} { return h.changed }
@@ -107,6 +126,7 @@ func (l *liveSim) Run(ctx context.Context, j engines.Job, s engines.Sink) error 
 	stop := context.AfterFunc(l.h.dead, cancel)
 	defer stop()
 	l.h.pass(ctx, "run")
+	l.h.pass(context.Background(), "hang")
 	err := l.Engine.Run(ctx, j, s)
 	if l.h.dead.Err() != nil {
 		return engines.ErrLost

@@ -19,5 +19,6 @@
 //
 // Goroutines: Agent.Run owns the gRPC and admin servers, the transfer pool and the sweeper; each session has
 // a run and a guard, both owned by the agent's session group. A feed runs on its RPC's goroutine.
-// Lock order: Agent.mu, then session.mu, then an outbox's lock. No lock is held while sending or computing.
+// Lock order: session.mu, then a transfer.Sender's lock, then an outbox's. Agent.mu is a leaf. No lock is held while
+// sending or computing, but for a base that a sender gets for the second time, which is sealed anew.
 package agent

@@ -18,7 +18,6 @@ type cursor struct {
 	seam, prompt bool
 	changes      int
 	next         int // token
-	finish       bool
 }
 
 // collect appends the events that are due after c, and reports whether the attempt is over for the caller and
@@ -54,8 +53,8 @@ func (s *session) collect(c *cursor, out []*seguev1.Event) (_ []*seguev1.Event, 
 	return out, false, nil
 }
 
-// releasable is the number of tokens that may leave, as of the last refresh. What has left may leave again.
-// Nothing new leaves under sync once the attempt was ended from outside. s.mu is held.
+// releasable is the number of tokens that may leave, as of the last refresh. Under sync nothing new leaves once
+// the attempt was ended from outside. s.mu is held.
 func (s *session) releasable() int {
 	n := len(s.tokens)
 	switch {
@@ -66,7 +65,7 @@ func (s *session) releasable() int {
 	case s.shield.state == unprotected:
 		return n
 	}
-	return min(n, max(s.released, s.committed))
+	return min(n, s.committed)
 }
 
 // feed sends events from index from on until the attempt ends, the caller goes, or another feed replaces

@@ -197,6 +197,33 @@ func TestPair_Refusals(t *testing.T) {
 	})
 }
 
+// The former holder is left alone: nobody tries to reach it for this session any more.
+func TestPair_LeavesTheFormerHolder(t *testing.T) {
+	bubble(t, func(t *testing.T, n *memNet) {
+		a := n.start(t, "a", "127.0.0.1:1001", tinySim(), nil)
+		b := n.start(t, "b", "127.0.0.1:1002", tinySim(), nil)
+		c := n.start(t, "c", "127.0.0.1:1003", tinySim(), nil)
+		id := newID(t)
+		recv := generate(t, t.Context(), a, &seguev1.GenerateRequest{Session: id, Epoch: 1, Request: request(450), Protection: modeSync, Holder: b.peer})
+		var x transcript
+		x.read(recv, tokens(10))
+		if _, err := a.client.Pair(t.Context(), &seguev1.PairRequest{Session: id, Epoch: 1, Holder: c.peer}); err != nil {
+			t.Fatal(err)
+		}
+		x.read(recv, tokens(20))
+		x.read(recv, (*transcript).protected)
+		b.stop()
+		dials := n.dialed("a", b.peer.GetAddr())
+		x.read(recv, tokens(200))
+		if got := n.dialed("a", b.peer.GetAddr()); got > dials+1 { // the connection itself may try once
+			t.Errorf("%d attempts to reach the former holder", got-dials)
+		}
+		if !x.protected() || x.protections[len(x.protections)-1].GetHolder() != "c" {
+			t.Errorf("protections %v", x.protections)
+		}
+	})
+}
+
 // Calls that assign holders at once leave one, and nothing behind on the others.
 func TestPair_Concurrent(t *testing.T) {
 	bubble(t, func(t *testing.T, n *memNet) {
@@ -262,5 +289,25 @@ func TestSweep_GivesUpWhatNobodyReleases(t *testing.T) {
 		}
 		_, err := takeover(t, t.Context(), b, x.order(id, 2, request(400), modeSync))()
 		wantReason(t, err, seguev1.Reason_REASON_UNKNOWN_SESSION)
+	})
+}
+
+// An ended session is over for its sender too: a holder that comes back isn't given it again.
+func TestClose_StopsReplicating(t *testing.T) {
+	pair(t, nil, func(t *testing.T, n *memNet, a, b *testNode) {
+		for _, end := range []func(id []byte, recv stream){
+			func(_ []byte, recv stream) { new(transcript).read(recv, nil) },
+			func(id []byte, _ stream) { cancelRun(t, a, id, 1) },
+		} {
+			id := newID(t)
+			recv := generate(t, t.Context(), a, &seguev1.GenerateRequest{Session: id, Epoch: 1, Request: request(30), Protection: modeSync, Holder: b.peer})
+			new(transcript).read(recv, tokens(10))
+			end(id, recv)
+			time.Sleep(100 * time.Millisecond) // virtual
+			b.stop()
+			b = n.start(t, "b", "127.0.0.1:1002", tinySim(), nil)
+			time.Sleep(5 * time.Second) // virtual
+			b.empty(t)
+		}
 	})
 }

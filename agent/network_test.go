@@ -27,10 +27,21 @@ type memNet struct {
 	// links flow again, nil when they flow.
 	lag    map[string]time.Duration
 	frozen map[string]chan struct{}
+	// dials counts attempts to connect, by sender's id and address.
+	dials map[[2]string]int
+}
+
+// dialed is how often agent from has tried to connect to addr.
+func (n *memNet) dialed(from, addr string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.dials[[2]string{from, addr}]
 }
 
 func newMemNet() *memNet {
-	return &memNet{nodes: map[string]*bufconn.Listener{}, lag: map[string]time.Duration{}, frozen: map[string]chan struct{}{}}
+	return &memNet{
+		nodes: map[string]*bufconn.Listener{}, lag: map[string]time.Duration{}, frozen: map[string]chan struct{}{}, dials: map[[2]string]int{},
+	}
 }
 
 func (n *memNet) listen(addr string, l *bufconn.Listener) {
@@ -71,6 +82,7 @@ func (n *memNet) options(from string) []grpc.DialOption {
 	return append(transfer.DialOptions(), grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 		n.mu.Lock()
 		l := n.nodes[addr]
+		n.dials[[2]string{from, addr}]++
 		n.mu.Unlock()
 		if l == nil {
 			return nil, errors.New("connection refused")

@@ -42,6 +42,25 @@ func TestSync_NoTokenBeforeItsBoundary(t *testing.T) {
 	}
 }
 
+// A token leaves as soon as it may: with its step, or with the commit of its boundary.
+func TestGenerate_TokensLeaveAtOnce(t *testing.T) {
+	for _, mode := range []seguev1.ProtectionMode{modeOff, modeAsync, modeSync} {
+		pair(t, nil, func(t *testing.T, n *memNet, a, b *testNode) {
+			n.delay("a", 23*time.Millisecond)
+			recv := generate(t, t.Context(), a, &seguev1.GenerateRequest{Session: newID(t), Epoch: 1, Request: request(100), Protection: mode, Holder: b.peer})
+			var x transcript
+			x.read(recv, tokens(20))
+			step := tinySim().Step
+			for began, i := time.Now(), 1; x.finish == nil; i++ {
+				x.read(recv, tokens(len(x.tokens)+1))
+				if late := time.Since(began) - time.Duration(i)*step; x.finish == nil && (late > time.Millisecond || late < -time.Millisecond) || late > step {
+					t.Fatalf("mode %v: token %d is %v late", mode, len(x.tokens)-1, late)
+				}
+			}
+		})
+	}
+}
+
 // The holder's commits come later than the engine's next tokens: the session is protected again all the same.
 func TestSync_ProtectsAgainOverASlowLink(t *testing.T) {
 	bubble(t, func(t *testing.T, n *memNet) {

@@ -244,3 +244,19 @@ func TestTakeover_PrimaryRestarts(t *testing.T) {
 		x.equal(t, ref)
 	})
 }
+
+// The holder's engine came back as another one: what is held can't be loaded any more, and its memory is free.
+func TestTakeover_EngineChanged(t *testing.T) {
+	pair(t, nil, func(t *testing.T, n *memNet, a, b *testNode) {
+		r, id := request(100), newID(t)
+		var x transcript
+		x.read(generate(t, t.Context(), a, &seguev1.GenerateRequest{Session: id, Epoch: 1, Request: r, Protection: modeSync, Holder: b.peer}), tokens(10))
+		cancelRun(t, a, id, 1)
+		changed := tinySim()
+		changed.Threads = 3
+		b.host.replace(t, changed)
+		_, err := takeover(t, t.Context(), b, x.order(id, 2, r, modeSync))()
+		wantReason(t, err, seguev1.Reason_REASON_FINGERPRINT_MISMATCH)
+		b.empty(t)
+	})
+}

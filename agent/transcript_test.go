@@ -6,6 +6,7 @@ package agent_test
 import (
 	"context"
 	"crypto/rand"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -62,11 +63,11 @@ func (x *transcript) ids() []int32 {
 }
 
 func (x *transcript) text() string {
-	s := ""
+	var s strings.Builder
 	for _, t := range x.tokens {
-		s += string(t.GetText())
+		s.WriteString(string(t.GetText()))
 	}
-	return s
+	return s.String()
 }
 
 // protected is the state last announced.

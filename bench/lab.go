@@ -108,31 +108,32 @@ func (l *lab) judge(ctx context.Context, got *killed, s *live) (outcome, error) 
 // describe is one line about stream i.
 func (e examined) describe(i int) string {
 	s, o := e.streams[i], e.outcomes[i]
-	line := fmt.Sprintf("%-9s %s, %d prompt tokens", o.verdict.Outcome, s.ref.prompt.kind, s.ref.transcript.Usage.PromptTokens)
+	var line strings.Builder
+	line.WriteString(fmt.Sprintf("%-9s %s, %d prompt tokens", o.verdict.Outcome, s.ref.prompt.kind, s.ref.transcript.Usage.PromptTokens))
 	switch {
 	case !e.fired:
-		line += ", ended before the kill"
+		line.WriteString(", ended before the kill")
 	case !o.hit:
-		line += fmt.Sprintf(", on node %s, not killed", s.primary)
+		line.WriteString(fmt.Sprintf(", on node %s, not killed", s.primary))
 	default:
-		line += fmt.Sprintf(", %s %s killed at index %d of %d", e.shot.Target, e.node,
-			progressAt(s.transcript.Chunks, e.at), s.ref.tokens())
+		line.WriteString(fmt.Sprintf(", %s %s killed at index %d of %d", e.shot.Target, e.node,
+			progressAt(s.transcript.Chunks, e.at), s.ref.tokens()))
 	}
 	if o.retried {
-		line += ", retried"
+		line.WriteString(", retried")
 	}
 	if o.measured {
-		line += fmt.Sprintf(", %s goes on at %d: pause %.0f ms, gap %.0f ms, detected in %.1f ms", o.seam.To, o.seam.Index,
-			milliseconds(o.pause.Pause), milliseconds(o.pause.Gap), milliseconds(o.pause.Detect))
+		line.WriteString(fmt.Sprintf(", %s goes on at %d: pause %.0f ms, gap %.0f ms, detected in %.1f ms", o.seam.To, o.seam.Index,
+			milliseconds(o.pause.Pause), milliseconds(o.pause.Gap), milliseconds(o.pause.Detect)))
 	}
 	if len(o.verdict.Reasons) > 0 {
-		line += fmt.Sprintf(" [session %s, protection %q", s.session, s.transcript.Granted)
+		line.WriteString(fmt.Sprintf(" [session %s, protection %q", s.session, s.transcript.Granted))
 		for _, change := range o.session.ProtectionLog {
 			if !change.Protected {
-				line += fmt.Sprintf(", unprotected from token %d on: %s", change.FromIndex, change.Cause)
+				line.WriteString(fmt.Sprintf(", unprotected from token %d on: %s", change.FromIndex, change.Cause))
 			}
 		}
-		line += ": " + strings.Join(o.verdict.Reasons, "; ") + "]"
+		line.WriteString(": " + strings.Join(o.verdict.Reasons, "; ") + "]")
 	}
-	return line
+	return line.String()
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seguekv/segue/bench/client"
@@ -156,7 +157,8 @@ func (o *overhead) measure(ctx context.Context, length int) (map[string][]sample
 	for round := range o.cfg.Rounds {
 		node := nodes[round%len(nodes)]
 		body := o.body(length, o.cfg.Tokens, round)
-		line := fmt.Sprintf("context %d, round %d of %d on node %s:", length, round+1, o.cfg.Rounds, node)
+		var line strings.Builder
+		line.WriteString(fmt.Sprintf("context %d, round %d of %d on node %s:", length, round+1, o.cfg.Rounds, node))
 		for i := range modes() {
 			mode := modes()[(round+i)%len(modes())]
 			s, err := o.sampleOn(ctx, node, body, mode)
@@ -164,9 +166,9 @@ func (o *overhead) measure(ctx context.Context, length int) (map[string][]sample
 				return nil, fmt.Errorf("round %d, protection %s: %w", round+1, mode, err)
 			}
 			samples[mode] = append(samples[mode], s)
-			line += fmt.Sprintf("  %s %.1f tokens/s", mode, s.rate)
+			line.WriteString(fmt.Sprintf("  %s %.1f tokens/s", mode, s.rate))
 		}
-		o.cfg.Logf("%s", line)
+		o.cfg.Logf("%s", line.String())
 	}
 	return samples, nil
 }

@@ -104,10 +104,13 @@ func TestRouter_Metrics(t *testing.T) {
 		time.Sleep(1200 * time.Millisecond)
 		for name, want := range map[string]float64{
 			"segue_router_active_sessions": 1, "segue_router_ready_agents": 2, "segue_router_queued_sessions": 0,
-			"segue_router_captured_boundaries": 6, "segue_router_sent_boundaries": 5, "segue_router_committed_boundaries": 5, "segue_router_accepted_tokens": 5,
+			"segue_router_captured_boundaries": 6, "segue_router_sent_boundaries": 5, "segue_router_committed_boundaries": 5, "segue_router_delivered_boundaries": 5,
 		} {
 			if got := w.counter(name); got != want {
 				t.Errorf("%s = %v, want %v", name, got, want)
+			}
+			if pair := strings.HasSuffix(name, "_boundaries"); pair && w.counter(name, "b", "c") != want {
+				t.Errorf("%s of b and its holder c = %v, want %v", name, w.counter(name, "b", "c"), want)
 			}
 		}
 		wait()
@@ -216,13 +219,14 @@ func TestConfig_Validate(t *testing.T) {
 	bad.Protection, bad.OnUnprotected = "maybe", "panic"
 	bad.Window, bad.MaxAttempts, bad.MaxTakeovers, bad.MaxBody, bad.Queue.Depth = 0, 0, -1, 1, -1
 	bad.CommitTimeout, bad.StallTimeout, bad.HeaderHold, bad.ClientStall, bad.Drain, bad.Queue.Wait = 0, 0, -1, 0, -1, -1
+	bad.TakeoverWait = -1
 	err := bad.Validate()
 	if err == nil {
 		t.Fatal("accepted")
 	}
 	for _, key := range []string{
 		"listen", "admin", "agents[1].id", "agents[1].addr", "agents[2].id", "agents[2].addr", "protection", "on_unprotected", "window",
-		"max_attempts", "max_takeovers", "max_body", "queue.depth", "queue.wait", "commit_timeout", "stall_timeout", "header_hold", "client_stall", "drain",
+		"max_attempts", "max_takeovers", "max_body", "queue.depth", "queue.wait", "takeover_wait", "commit_timeout", "stall_timeout", "header_hold", "client_stall", "drain",
 	} {
 		if !strings.Contains(err.Error(), "router."+key+": ") {
 			t.Errorf("no word about %s in:\n%v", key, err)

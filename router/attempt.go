@@ -7,6 +7,8 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/grpc"
+
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
 	"github.com/seguekv/segue/fence"
 	"github.com/seguekv/segue/router/fleet"
@@ -18,17 +20,35 @@ type attempt struct {
 	lease *fleet.Lease
 	epoch fence.Epoch
 	kind  string
-	// holder was assigned with the attempt's call, or nil.
+	// holder was named in the attempt's call, or nil. A run from the prompt has it assigned before, a takeover
+	// once there is reason to believe that it began.
 	holder *holder
 	// messages has a few places, so that the reader isn't woken for every event of a burst; a reader that
 	// finds it full waits, and so does the agent.
 	messages chan message
-	cancel   context.CancelFunc
+	// open makes the call and starts its reader. Called again after the reader's end, it repeats the call.
+	open   func(...grpc.CallOption)
+	cancel context.CancelFunc
 	// answered: at least one event came.
 	answered bool
+	// broken is the end of the stream that was repeated, or nil.
+	broken *ending
 	// heard is when the last event came, or when the attempt began.
 	heard time.Time
 	info  int // index in the record's attempts
+}
+
+// judge is how the attempt ended: a repeated call that came to nothing doesn't undo the first one, which may
+// have reached the agent.
+func (a *attempt) judge(end ending) ending {
+	if a.broken == nil || a.answered {
+		return end
+	}
+	switch end.cause {
+	case CauseConnect, CauseStall, CauseReset:
+		return *a.broken
+	}
+	return end
 }
 
 // message is an event, or the end of the stream.
@@ -95,7 +115,7 @@ func (a *attempt) stop() {
 }
 
 // begin starts an attempt under the gate's epoch.
-func (s *session) begin(ctx context.Context, kind string, lease *fleet.Lease, h *holder, open func(context.Context, fence.Epoch) (eventStream, error)) *attempt {
+func (s *session) begin(ctx context.Context, kind string, lease *fleet.Lease, h *holder, call func(context.Context, ...grpc.CallOption) (eventStream, error)) *attempt {
 	now := time.Now()
 	a := &attempt{
 		node: lease.Node, lease: lease, epoch: s.gate.Epoch(), kind: kind, holder: h,
@@ -104,7 +124,7 @@ func (s *session) begin(ctx context.Context, kind string, lease *fleet.Lease, h 
 	ctx, a.cancel = context.WithCancel(ctx)
 	holderID := ""
 	if h != nil {
-		holderID = h.hold.Node.ID()
+		holderID = h.node().ID()
 	}
 	s.rec.update(func(i *SessionInfo) {
 		a.info = len(i.Attempts)
@@ -116,35 +136,39 @@ func (s *session) begin(ctx context.Context, kind string, lease *fleet.Lease, h 
 			i.Phase = phasePrefill
 		}
 	})
-	s.readers.Go(func() {
-		a.read(ctx, func(ctx context.Context) (eventStream, error) { return open(ctx, a.epoch) })
-	})
+	a.open = func(opts ...grpc.CallOption) {
+		s.readers.Go(func() {
+			a.read(ctx, func(ctx context.Context) (eventStream, error) { return call(ctx, opts...) })
+		})
+	}
+	a.open()
 	return a
 }
 
 // generate runs the prompt on the lease's node.
 func (s *session) generate(ctx context.Context, kind string, lease *fleet.Lease, h *holder) *attempt {
 	client := lease.Node.Client()
-	return s.begin(ctx, kind, lease, h, func(ctx context.Context, epoch fence.Epoch) (eventStream, error) {
-		stream, err := client.Generate(ctx, &seguev1.GenerateRequest{
-			Session: s.id[:], Epoch: uint64(epoch), Request: s.wire, Protection: protectionModes[s.wish], Holder: h.peer(),
-			RequireProtection: s.mustProtect(), Window: uint32(s.cfg.Window), CommitTimeoutMs: uint32(s.cfg.CommitTimeout.Milliseconds()),
-		})
+	request := &seguev1.GenerateRequest{
+		Session: s.id[:], Epoch: uint64(s.gate.Epoch()), Request: s.wire, Protection: protectionModes[s.wish], Holder: h.peer(),
+		RequireProtection: s.mustProtect(), Window: uint32(s.cfg.Window), CommitTimeoutMs: uint32(s.cfg.CommitTimeout.Milliseconds()),
+	}
+	return s.begin(ctx, kind, lease, h, func(ctx context.Context, opts ...grpc.CallOption) (eventStream, error) {
+		stream, err := client.Generate(ctx, request, opts...)
 		return generateStream{stream}, err
 	})
 }
 
 // takeover continues at d on a holder.
 func (s *session) takeover(ctx context.Context, from, h *holder) *attempt {
-	node := from.hold.Node
+	node := from.node()
 	client := node.Client()
 	request := &seguev1.TakeoverRequest{
 		Session: s.id[:], Epoch: uint64(s.gate.Epoch()), Delivered: uint32(s.gate.Len()), PromptDigest: s.prompt.digest,
 		OutputDigest: s.outputDigest(), TextEnd: uint64(s.gate.TextEnd()), Request: s.wire, Protection: protectionModes[s.wish], Holder: h.peer(),
 		RequireProtection: s.mustProtect(), Window: uint32(s.cfg.Window), CommitTimeoutMs: uint32(s.cfg.CommitTimeout.Milliseconds()),
 	}
-	return s.begin(ctx, kindTakeover, s.r.fleet.Occupy(node), h, func(ctx context.Context, _ fence.Epoch) (eventStream, error) {
-		stream, err := client.Takeover(ctx, request)
+	return s.begin(ctx, kindTakeover, s.r.fleet.Occupy(node), h, func(ctx context.Context, opts ...grpc.CallOption) (eventStream, error) {
+		stream, err := client.Takeover(ctx, request, opts...)
 		return takeoverStream{stream}, err
 	})
 }

@@ -198,6 +198,41 @@ func TestRouter_DeadNodeIsSkipped(t *testing.T) {
 	})
 }
 
+// The context of a failed session is given back, but not to a session that waits.
+func TestRouter_QueuedSessionAvoidsFailedNode(t *testing.T) {
+	end := make(chan struct{})
+	bubble(t, "a b", func(_ *router.Config, agents map[string]*agent) {
+		end = make(chan struct{})
+		for _, a := range agents {
+			a.describe.Contexts = 3 // one unreserved context each
+			a.generate = runs(end)
+			a.takeover = continues(1)
+		}
+	}, func(t *testing.T, w *world) {
+		a, b := w.agents["a"], w.agents["b"]
+		a.generate = func(_ *seguev1.GenerateRequest, e *events) error {
+			e.begin("b", 1)
+			time.Sleep(1100 * time.Millisecond) // between two probes
+			a.setDescribe(func(d *seguev1.DescribeResponse) { d.Ready = false })
+			return refusal(seguev1.Reason_REASON_ENGINE_LOST, "signal: killed")
+		}
+		live := w.occupy(2)
+		waiting := make(chan *http.Response, 1)
+		go func() { waiting <- w.post("/v1/chat/completions", chat(true, "")) }()
+		time.Sleep(2 * time.Second)
+		if n := len(a.calls().generates); n != 1 {
+			t.Errorf("%d sessions were sent to a", n)
+		}
+		close(end)
+		for _, wait := range append(live, w.reading(<-waiting)) {
+			wait()
+		}
+		if n := len(b.calls().generates); n != 2 {
+			t.Errorf("%d sessions were sent to b", n)
+		}
+	})
+}
+
 func TestRouter_NoAgentReady(t *testing.T) {
 	bubble(t, "a b", nil, func(t *testing.T, w *world) {
 		for _, a := range w.agents {
@@ -303,7 +338,7 @@ func TestRouter_Drain(t *testing.T) {
 				t.Errorf("ended after %v, want drain", d)
 			}
 			w.settle()
-			if a, b := w.agents["a"].calls(), w.agents["b"].calls(); len(a.cancels) != 1 || len(b.releases) != 1 || len(b.takeovers) != 0 {
+			if a, b := w.agents["a"].calls(), w.agents["b"].calls(); len(a.cancels) != 1 || len(b.cancels) != 1 || len(b.takeovers) != 0 {
 				t.Errorf("a %+v b %+v", a, b)
 			}
 		})

@@ -100,6 +100,16 @@ func (e ending) neverRan() bool {
 	return false
 }
 
+// passes reports an end of an unanswered takeover after which the holder may hold what it held: it was never
+// reached, or had no engine, or the connection broke.
+func (e ending) passes() bool {
+	switch e.cause {
+	case CauseConnect, CauseNotReady, CauseReset:
+		return true
+	}
+	return false
+}
+
 // deterministic reports an end that any other node would repeat.
 func (e ending) deterministic() bool { return e.cause == CauseInvalidRequest }
 

@@ -60,9 +60,13 @@ type Config struct {
 	// OnUnprotected "fail" ends a session that can't be protected, also after a takeover that leaves it
 	// without a holder: then three nodes are needed to survive one.
 	OnUnprotected Unprotected `yaml:"on_unprotected"`
-	// MaxAttempts counts runs from the prompt, MaxTakeovers continuations, both per session.
+	// MaxAttempts counts runs from the prompt, MaxTakeovers continuations, both per session. A takeover that a
+	// holder refuses is no continuation.
 	MaxAttempts  int `yaml:"max_attempts"`
 	MaxTakeovers int `yaml:"max_takeovers"`
+	// TakeoverWait is how long after an interruption a holder that can't take over at the moment (its engine
+	// restarts, its connection is down) is asked again; 0 asks once. The client's stream pauses meanwhile.
+	TakeoverWait time.Duration `yaml:"takeover_wait"`
 	// StallTimeout is how long a stream may be silent, without token or progress message.
 	StallTimeout time.Duration `yaml:"stall_timeout"`
 	// HeaderHold is how long response headers wait for the first content.
@@ -87,6 +91,7 @@ func DefaultConfig() Config {
 		OnUnprotected: UnprotectedContinue,
 		MaxAttempts:   2,
 		MaxTakeovers:  8,
+		TakeoverWait:  5 * time.Second,
 		StallTimeout:  2 * time.Second,
 		HeaderHold:    10 * time.Second,
 		ClientStall:   30 * time.Second,
@@ -135,6 +140,7 @@ func (c Config) Validate() error {
 		}
 	}
 	between("commit_timeout", c.CommitTimeout, 10*time.Millisecond, time.Minute)
+	between("takeover_wait", c.TakeoverWait, 0, 10*time.Minute)
 	between("stall_timeout", c.StallTimeout, 100*time.Millisecond, 10*time.Minute)
 	between("header_hold", c.HeaderHold, 0, 10*time.Minute)
 	between("client_stall", c.ClientStall, time.Second, time.Hour)

@@ -13,6 +13,7 @@
 //	            ▼
 //	         fence: gate.Raise(e → e+1), then Cancel(e) in the background
 //	            ├─ a holder is left           ─► Takeover(e+1, d) on it
+//	            ├─ one may come back in time  ─► wait for it, then Takeover(e+2, d)
 //	            ├─ no content written yet     ─► Restart(e+2), Generate elsewhere
 //	            └─ else                       ─► error event with the delivered count, no [DONE]
 //
@@ -20,7 +21,11 @@
 // INVARIANT: the epoch is raised before Takeover or a second Generate is called, and every call carries
 // the gate's epoch.
 // INVARIANT: the content mark is set before the first content-bearing write; no Generate follows it.
-// INVARIANT: a stream ends in finish and [DONE], or in an error event without [DONE].
+// INVARIANT: a stream ends in finish and [DONE], or in an error event without [DONE], or its connection is cut.
+//
+// A holder's no is final unless it was never reached or has no engine at the moment: what it holds is untouched
+// then, and it is asked again under a new epoch until takeover_wait is over, after all others. At a session's end
+// every node that may hold something of it gets Cancel: unlike Release it also stops what is still on its way.
 //
 // d is the number of tokens the gate has accepted, and what a takeover must cover. The delivered count in
 // error objects is smaller or equal: tokens whose whole text was handed to the connection.

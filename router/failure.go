@@ -15,11 +15,18 @@ import (
 	"github.com/seguekv/segue/router/openai"
 )
 
-// retryAfter is what clients are told to wait when nothing better is known.
-const retryAfter = time.Second
+const (
+	// retryAfter is what clients are told to wait when nothing better is known.
+	retryAfter = time.Second
+	// farewell is how long the last write to a client may take that has closed its side of the connection: it
+	// may have gone, or only have nothing more to say.
+	farewell = time.Second
+	// statusClientGone is what servers log for such clients; the few that read on see it.
+	statusClientGone = 499
+)
 
-// fail ends the answer with an error.
-func (s *session) fail(end ending) {
+// fail ends the answer with an error and reports whether it was written.
+func (s *session) fail(end ending) bool {
 	e := s.failure(end)
 	usage := openai.Usage{PromptTokens: s.prompt.tokens, CompletionTokens: e.Delivered, TotalTokens: s.prompt.tokens + e.Delivered}
 	result := resultFailed
@@ -35,11 +42,13 @@ func (s *session) fail(end ending) {
 	s.rec.update(func(i *SessionInfo) {
 		i.Phase, i.Finish, i.Error, i.DeliveredTokens, i.FirstDeltaSent = phaseFailed, "", e, e.Delivered, s.gate.ContentWritten()
 	})
-	if end.cause != CauseClientGone {
-		if err := s.out.fail(e, usage); err != nil {
-			end.detail = "write: " + err.Error()
-			result = resultClientGone
-		}
+	if end.cause == CauseClientGone {
+		s.client.stall = min(s.client.stall, farewell)
+	}
+	err := s.out.fail(e, usage)
+	if err != nil && end.cause != CauseClientGone {
+		end.detail = "write: " + err.Error()
+		result = resultClientGone
 	}
 	s.r.metrics.sessions.WithLabelValues(result).Inc()
 	level := slog.LevelInfo
@@ -49,6 +58,7 @@ func (s *session) fail(end ending) {
 	s.log.Log(context.Background(), level, "session ended", "result", result, "cause", end.cause, "detail", end.detail, "epoch", uint64(s.gate.Epoch()),
 		"prompt_tokens", s.prompt.tokens, "accepted", s.gate.Len(), "delivered", e.Delivered, "takeovers", s.takeovers,
 		"duration", time.Since(s.arrived))
+	return err == nil
 }
 
 // complete records the end of a finished session.
@@ -82,6 +92,8 @@ func (s *session) failure(end ending) *openai.Error {
 		if end.private || end.detail == "" {
 			e.Message = "the request was refused by the engine"
 		}
+	case statusClientGone:
+		e.Message = "the client closed its side of the connection; keep it open until the answer is complete"
 	case http.StatusTooManyRequests:
 		e.Message = "all contexts are in use: " + e.Detail + "; try again later, or add agents"
 	default:
@@ -104,6 +116,8 @@ func statusOf(end ending) (status int, code string) {
 			return http.StatusNotFound, openai.CodeModelNotFound
 		}
 		return http.StatusBadRequest, openai.CodeInvalidRequest
+	case CauseClientGone:
+		return statusClientGone, openai.CodeClientGone
 	case CauseNoCapacity:
 		return http.StatusTooManyRequests, openai.CodeNoCapacity
 	case CauseUnprotected:

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -90,6 +91,16 @@ func (r recorder) Accept() (net.Conn, error) {
 	defer r.a.mu.Unlock()
 	r.a.conns = append(r.a.conns, conn)
 	return conn, nil
+}
+
+// cut breaks the agent's connections; new ones are possible at once.
+func (a *agent) cut() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, c := range a.conns {
+		c.Close()
+	}
+	a.conns = nil
 }
 
 // kill is a SIGKILL: connections break without a word.
@@ -212,11 +223,11 @@ func word(i int) string { return fmt.Sprintf("w%d ", i) }
 
 // words is the text of tokens from … to-1.
 func words(from, to int) string {
-	s := ""
+	var s strings.Builder
 	for i := from; i < to; i++ {
-		s += word(i)
+		s.WriteString(word(i))
 	}
-	return s
+	return s.String()
 }
 
 func tokenIDs(n int) []int32 {

@@ -28,6 +28,10 @@ const (
 	maxRequestID = 128
 	// bodyTimeout bounds the upload of a request body.
 	bodyTimeout = 30 * time.Second
+	// bodiesAtOnce bounds the request bodies that are read and parsed at once, which come before any other
+	// bound on sessions; more wait for bodyWait.
+	bodiesAtOnce = 64
+	bodyWait     = headerTimeout
 	// seedBits keeps minted seeds exact in clients whose numbers are doubles.
 	seedBits = 53
 )
@@ -47,6 +51,9 @@ func (r *Router) serve(w http.ResponseWriter, req *http.Request) {
 	if err == nil {
 		return
 	}
+	if errors.Is(err, errCut) {
+		panic(http.ErrAbortHandler)
+	}
 	e, ok := errors.AsType[*openai.Error](err)
 	if !ok {
 		e = &openai.Error{Status: http.StatusInternalServerError, Code: "internal_error", Message: "the router failed: " + err.Error()}
@@ -57,7 +64,7 @@ func (r *Router) serve(w http.ResponseWriter, req *http.Request) {
 	_ = c.writeError(e)
 }
 
-// route returns an error only while nothing is written.
+// route returns an error only while nothing is written, or errCut.
 func (r *Router) route(c *client, req *http.Request, id string) error {
 	path := req.URL.Path
 	switch {
@@ -127,11 +134,7 @@ func (r *Router) generate(c *client, req *http.Request, id string, kind openai.K
 	if err != nil {
 		return err
 	}
-	body, err := r.body(c, req)
-	if err != nil {
-		return err
-	}
-	parsed, err := openai.Parse(kind, body)
+	parsed, err := r.request(c, req, kind)
 	if err != nil {
 		return err
 	}
@@ -144,8 +147,31 @@ func (r *Router) generate(c *client, req *http.Request, id string, kind openai.K
 	}
 	r.registry.add(s.id, s.rec)
 	defer func() { r.registry.finish(s.id, time.Now()) }()
-	s.run(req.Context())
+	if !s.run(req.Context()) {
+		return errCut
+	}
 	return nil
+}
+
+// request reads and parses the request body, when it is its turn.
+func (r *Router) request(c *client, req *http.Request, kind openai.Kind) (*openai.Request, error) {
+	timer := time.NewTimer(bodyWait)
+	defer timer.Stop()
+	select {
+	case r.bodies <- struct{}{}:
+		defer func() { <-r.bodies }()
+	case <-timer.C:
+		return nil, &openai.Error{Status: http.StatusServiceUnavailable, Code: openai.CodeNoCapacity, Cause: string(CauseNoCapacity),
+			Message: "too many request bodies are being received; try again later", Retryable: true, RetryAfter: retryAfter}
+	case <-req.Context().Done():
+		return nil, &openai.Error{Status: http.StatusServiceUnavailable, Code: openai.CodeUnavailable, Cause: string(contextEnding(req.Context()).cause),
+			Message: "the request ended before its body was read", Retryable: true, RetryAfter: retryAfter}
+	}
+	body, err := r.body(c, req)
+	if err != nil {
+		return nil, err
+	}
+	return openai.Parse(kind, body)
 }
 
 func (r *Router) protection(req *http.Request) (Protection, error) {
@@ -203,7 +229,7 @@ func (r *Router) newSession(c *client, req *openai.Request, wish Protection, req
 		req.Engine.Sampling.Seed = binary.LittleEndian.Uint64(random[16:]) & (1<<seedBits - 1)
 	}
 	s := &session{
-		r: r, cfg: &r.cfg, id: id, req: req, wire: engines.RequestToProto(req.Engine), wish: wish, gate: fence.NewGate(1),
+		r: r, cfg: &r.cfg, client: c, id: id, req: req, wire: engines.RequestToProto(req.Engine), wish: wish, gate: fence.NewGate(1),
 		arrived: arrived, log: r.log.With("session", id.String(), "request_id", requestID),
 	}
 	s.rec = &record{info: SessionInfo{

@@ -86,55 +86,60 @@ func (m *metrics) observe(h prometheus.Histogram, from, to time.Time) {
 	}
 }
 
-// watermarks sums the watermarks of live protected sessions per primary, so that lags are subtractions.
+// watermarks sums the watermarks of live sessions that want protection per pair of nodes, so that lags are
+// subtractions.
 type watermarks struct {
-	registry                            *registry
-	captured, sent, committed, accepted *prometheus.Desc
+	registry                             *registry
+	captured, sent, committed, delivered *prometheus.Desc
 }
+
+// pair labels a sum; both are ids of configured agents, holder is empty for sessions without one.
+type pair struct{ primary, holder string }
 
 func newWatermarks(g *registry) *watermarks {
 	desc := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("segue_router_"+name, help+" Sum over live sessions that want protection.", []string{"node"}, nil)
+		return prometheus.NewDesc("segue_router_"+name, help+" Sum over live sessions that want protection.", []string{"primary", "holder"}, nil)
 	}
 	return &watermarks{
 		registry:  g,
 		captured:  desc("captured_boundaries", "Boundaries captured from the engine, as last reported by the primary."),
 		sent:      desc("sent_boundaries", "Boundaries put on the wire to the holder, as last reported by the primary."),
 		committed: desc("committed_boundaries", "Boundaries complete on the holder, as last reported by the primary."),
-		accepted:  desc("accepted_tokens", "Output tokens accepted by the gates."),
+		delivered: desc("delivered_boundaries", "Boundaries whose token the gates have accepted for delivery."),
 	}
 }
 
 func (w *watermarks) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{w.captured, w.sent, w.committed, w.accepted} {
+	for _, d := range []*prometheus.Desc{w.captured, w.sent, w.committed, w.delivered} {
 		ch <- d
 	}
 }
 
 func (w *watermarks) Collect(ch chan<- prometheus.Metric) {
-	type sums struct{ captured, sent, committed, accepted int }
-	nodes := map[string]*sums{}
+	type sums struct{ captured, sent, committed, delivered int }
+	pairs := map[pair]*sums{}
 	for _, i := range w.registry.list() {
 		if i.EndedAt != "" || i.Primary == "" || i.Protection == ProtectionOff {
 			continue
 		}
-		s := nodes[i.Primary]
+		p := pair{i.Primary, i.Holder}
+		s := pairs[p]
 		if s == nil {
 			s = &sums{}
-			nodes[i.Primary] = s
+			pairs[p] = s
 		}
 		s.captured += i.Watermarks.Captured
 		s.sent += i.Watermarks.Sent
 		s.committed += i.Watermarks.Committed
-		s.accepted += i.AcceptedTokens
+		s.delivered += i.AcceptedTokens
 	}
-	for node, s := range nodes {
+	for p, s := range pairs {
 		send := func(d *prometheus.Desc, v int) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), node)
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), p.primary, p.holder)
 		}
 		send(w.captured, s.captured)
 		send(w.sent, s.sent)
 		send(w.committed, s.committed)
-		send(w.accepted, s.accepted)
+		send(w.delivered, s.delivered)
 	}
 }

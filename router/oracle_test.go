@@ -134,8 +134,14 @@ func oracle(t *testing.T, seed uint64) (end string) {
 			a.takeover = func(r *seguev1.TakeoverRequest, e *events) error {
 				rng := rand.New(rand.NewPCG(base, r.GetEpoch()))
 				d := int(r.GetDelivered())
-				if rng.IntN(3) == 0 {
+				switch rng.IntN(6) {
+				case 0:
 					return refusal(seguev1.Reason_REASON_NOT_COVERED, "behind")
+				case 1:
+					return refusal(seguev1.Reason_REASON_NOT_READY, "the engine restarts")
+				case 2:
+					a.cut()
+					return e.hang()
 				}
 				if int(r.GetTextEnd()) != ref.released(d) {
 					t.Errorf("seed %d: text_end %d at d=%d", seed, r.GetTextEnd(), d)

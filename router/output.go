@@ -18,7 +18,8 @@ type output interface {
 	content(text string, t openai.Tokens) error
 	// finish ends the answer; t has the ids that no content carried.
 	finish(reason string, u openai.Usage, t openai.Tokens) error
-	// fail ends the answer with an error: an HTTP error while nothing is written, else an event.
+	// fail ends the answer with an error: an HTTP error while nothing is written, else an event. An answer in
+	// one piece that is partly written has no place for it.
 	fail(e *openai.Error, u openai.Usage) error
 	// keepAlive shows the client, and proxies, that the answer is still coming.
 	keepAlive() error
@@ -86,6 +87,8 @@ type collected struct {
 	ids      bool
 	text     strings.Builder
 	tokens   []int32
+	// begun: the answer is being written.
+	begun bool
 }
 
 func (c *collected) content(text string, t openai.Tokens) error {
@@ -95,6 +98,7 @@ func (c *collected) content(text string, t openai.Tokens) error {
 }
 
 func (c *collected) finish(reason string, u openai.Usage, t openai.Tokens) error {
+	c.begun = true
 	c.client.w.Header().Set("X-Segue-Protection", c.granted())
 	c.tokens = append(c.tokens, t.IDs...)
 	ids := c.tokens
@@ -105,6 +109,9 @@ func (c *collected) finish(reason string, u openai.Usage, t openai.Tokens) error
 }
 
 func (c *collected) fail(e *openai.Error, _ openai.Usage) error {
+	if c.begun {
+		return errCut
+	}
 	return c.client.writeError(e)
 }
 

@@ -94,7 +94,7 @@ func TestRouter_PairingIsPaced(t *testing.T) {
 	})
 }
 
-// A base that never arrives is given up for another holder.
+// A base of which nothing is heard is asked for again, and in the end given up for another holder.
 func TestRouter_SilentBaseIsGivenUp(t *testing.T) {
 	bubble(t, "a b c", nil, func(t *testing.T, w *world) {
 		a := w.agents["a"]
@@ -112,16 +112,66 @@ func TestRouter_SilentBaseIsGivenUp(t *testing.T) {
 			t.Errorf("%s", tr.raw)
 		}
 		first := a.calls().generates[0].GetHolder().GetId()
-		if p := a.calls().pairs; len(p) != 1 || p[0].GetHolder().GetId() == first {
-			t.Errorf("first holder %s, pairs %v", first, p)
+		other := map[string]string{"b": "c", "c": "b"}[first]
+		var paired []string
+		for _, p := range a.calls().pairs {
+			paired = append(paired, p.GetHolder().GetId())
+		}
+		if want := []string{first, first, first, first, other}; !slices.Equal(paired, want) {
+			t.Errorf("paired with %v, want %v", paired, want)
 		}
 		w.settle()
 		for _, id := range []string{"b", "c"} {
-			if n := len(w.agents[id].calls().releases); n != 1 {
-				t.Errorf("%d releases on %s", n, id)
+			if n := len(w.agents[id].calls().cancels); n != 1 {
+				t.Errorf("%d cancels on %s", n, id)
 			}
 		}
 	})
+}
+
+// pairedWith runs a session whose holder b is lost at once, or never announced, for the time, and lists with
+// which nodes its primary was told to pair.
+func pairedWith(t *testing.T, names string, lost bool, d time.Duration) (list []string) {
+	bubble(t, names, three, func(t *testing.T, w *world) {
+		a := w.agents["a"]
+		a.generate = func(r *seguev1.GenerateRequest, e *events) error {
+			if id := r.GetHolder().GetId(); id != "b" {
+				t.Errorf("first holder %q", id)
+			}
+			e.begin("", 1)
+			if lost {
+				e.protection("b", "holder_lost")
+			}
+			for range d / (100 * time.Millisecond) {
+				time.Sleep(100 * time.Millisecond)
+				e.progress(1, 0, 0)
+			}
+			return e.finish("stop")
+		}
+		w.stream(w.post("/v1/chat/completions", chat(true, "")))
+		for _, p := range a.calls().pairs {
+			list = append(list, p.GetHolder().GetId())
+		}
+	})
+	return list
+}
+
+func TestRouter_PairsWithAnotherThanTheLost(t *testing.T) {
+	if got := pairedWith(t, "a b c", true, 1500*time.Millisecond); !slices.Equal(got, []string{"c"}) {
+		t.Errorf("paired with %v, though b was lost", got)
+	}
+	if got := pairedWith(t, "a b", true, 1500*time.Millisecond); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("paired with %v, though nobody else is left", got)
+	}
+}
+
+func TestRouter_PairsAgainAfterSilence(t *testing.T) {
+	if got := pairedWith(t, "a b", false, 6500*time.Millisecond); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("paired with %v after 6.5s of silence", got)
+	}
+	if got := pairedWith(t, "a b", false, 40*time.Second); len(got) < 4 {
+		t.Errorf("paired with %v in 40s of silence", got)
+	}
 }
 
 func TestRouter_OffIsNeverPaired(t *testing.T) {

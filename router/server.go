@@ -88,6 +88,8 @@ type Router struct {
 	draining   atomic.Bool
 	handlers   *handlers
 	background *background
+	// bodies has one place for each request body that may be read and parsed.
+	bodies chan struct{}
 }
 
 // New checks the configuration and starts nothing.
@@ -95,7 +97,7 @@ func New(cfg Config, deps Deps) (*Router, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	r := &Router{cfg: cfg, deps: deps.withDefaults(), registry: newRegistry(), handlers: newHandlers()}
+	r := &Router{cfg: cfg, deps: deps.withDefaults(), registry: newRegistry(), handlers: newHandlers(), bodies: make(chan struct{}, bodiesAtOnce)}
 	r.log = r.deps.Log
 	r.fleet = fleet.New(fleet.Config{Members: cfg.Agents, QueueDepth: cfg.Queue.Depth, Dial: r.deps.Dial, Log: r.log})
 	var err error

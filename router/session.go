@@ -38,6 +38,8 @@ type session struct {
 	wish Protection
 	gate *fence.Gate
 	out  output
+	// client is what out writes to.
+	client *client
 	// envelope is what out writes with; it is fixed once content was written.
 	envelope *openai.Envelope
 	rec      *record
@@ -60,8 +62,10 @@ type session struct {
 	// patience is when waiting for a context ends; zero before a wait.
 	patience time.Time
 	// lost is the interruption that isn't mended yet.
-	lost      *interruption
-	lastToken time.Time
+	lost *interruption
+	// finishedOn is the node whose run finished the session, or nil.
+	finishedOn *fleet.Node
+	lastToken  time.Time
 	// idle fires when the client needs a keep-alive; nil for answers in one piece.
 	idle    *time.Timer
 	readers sync.WaitGroup
@@ -76,8 +80,9 @@ const (
 	finished
 )
 
-// run serves the request and returns when nothing of it is left but background calls.
-func (s *session) run(ctx context.Context) {
+// run serves the request and returns when nothing of it is left but background calls. It reports whether the
+// answer got the end it should have: one that lacks it must not look complete.
+func (s *session) run(ctx context.Context) (whole bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer s.readers.Wait()
 	defer cancel()
@@ -92,11 +97,12 @@ func (s *session) run(ctx context.Context) {
 		var end ending
 		var what outcome
 		if end, what = s.follow(ctx, a); what == finished {
-			return
+			s.finishedOn = a.node
+			return true
 		}
 		a, failure = s.recover(ctx, a, end)
 	}
-	s.fail(*failure)
+	return s.fail(*failure)
 }
 
 // idleC is nil, and so never ready, for answers in one piece.
@@ -147,7 +153,6 @@ func (s *session) place(ctx context.Context, kind string) (*attempt, *ending) {
 		return nil, failure
 	}
 	node := lease.Node
-	s.forget(node.ID())
 	var avoid []string
 	if s.lost != nil && !s.lost.end.refused {
 		avoid = append(avoid, s.lost.from)
@@ -242,19 +247,26 @@ func (s *session) follow(ctx context.Context, a *attempt) (ending, outcome) {
 	for {
 		select {
 		case m := <-a.messages:
-			if end, what := s.take(a, m); what != goOn {
+			end, what := s.take(a, m)
+			allowed := bound
+			if what == ended {
+				var again bool
+				if allowed, again = s.repeat(a, end, bound); !again {
+					return a.judge(end), ended
+				}
+			} else if what == finished {
 				return end, what
 			}
 			// Counted from here: while a write to the client blocked, nobody listened.
-			stall.Reset(bound)
-			due = time.Now().Add(bound)
+			stall.Reset(allowed)
+			due = time.Now().Add(allowed)
 		case <-stall.C:
 			if len(a.messages) > 0 || time.Since(due) > stallGrace {
 				stall.Reset(bound)
 				due = time.Now().Add(bound)
 				continue
 			}
-			return ending{cause: CauseStall, detail: "no sign of life for " + bound.String()}, ended
+			return a.judge(ending{cause: CauseStall, detail: "no sign of life for " + bound.String()}), ended
 		case <-s.idleC():
 			if err := s.keepAlive(); err != nil {
 				return ending{cause: CauseClientGone}, ended

@@ -5,8 +5,11 @@ package router
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"time"
+
+	"google.golang.org/grpc"
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
 )
@@ -19,9 +22,17 @@ type interruption struct {
 	d int
 	// heard is the last sign of life, fencedAt the decision.
 	heard, fencedAt time.Time
-	refusals        []string
-	seam            *seguev1.Seam
+	// refusals are the answers of the holders that were asked, without repetitions.
+	refusals []string
+	seam     *seguev1.Seam
 }
+
+const (
+	// askAgain is how long a holder that can't take over at the moment is left alone, askSoonest the same when
+	// the fleet has found it ready since.
+	askAgain   = 100 * time.Millisecond
+	askSoonest = 10 * time.Millisecond
+)
 
 // recover fences what is left of an attempt and starts the next one, or says why there is none.
 func (s *session) recover(ctx context.Context, a *attempt, end ending) (*attempt, *ending) {
@@ -29,24 +40,31 @@ func (s *session) recover(ctx context.Context, a *attempt, end ending) (*attempt
 		end.refused = end.neverRan()
 	}
 	s.fence(a, end)
-	switch decide(s.facts()) {
-	case actTakeover:
-		if next := s.tryTakeover(ctx); next != nil {
-			return next, nil
+	for {
+		switch decide(s.facts()) {
+		case actTakeover:
+			if next := s.tryTakeover(ctx); next != nil {
+				return next, nil
+			}
+			return nil, &ending{cause: CauseUnprotected, reason: seguev1.Reason_REASON_UNPROTECTED,
+				detail: "no holder is left after " + string(s.lost.end.cause)}
+		case actWait:
+			if failure := s.awaitHolder(ctx); failure != nil {
+				return nil, failure
+			}
+		case actRetry:
+			return s.retry(ctx)
+		default:
+			last := s.lost.end
+			return nil, &last
 		}
-		return nil, &ending{cause: CauseUnprotected, reason: seguev1.Reason_REASON_UNPROTECTED,
-			detail: "no holder is left after " + string(s.lost.end.cause)}
-	case actRetry:
-		return s.retry(ctx)
 	}
-	last := s.lost.end
-	return nil, &last
 }
 
 // facts for the decision.
 func (s *session) facts() facts {
 	return facts{
-		end: s.lost.end, content: s.gate.ContentWritten(), holders: s.unasked(), elsewhere: s.r.fleet.Len() - len(s.tried),
+		end: s.lost.end, content: s.gate.ContentWritten(), accepted: s.gate.Len(), holders: s.unasked(), waiting: s.waiting(time.Now()), elsewhere: s.r.fleet.Len() - len(s.tried),
 		starts: s.starts, maxAttempts: s.cfg.MaxAttempts, takeovers: s.takeovers, maxTakeovers: s.cfg.MaxTakeovers,
 	}
 }
@@ -54,6 +72,7 @@ func (s *session) facts() facts {
 // fence raises the epoch, so that nothing of the attempt can be published any more, and only then deals
 // with the rest of it.
 func (s *session) fence(a *attempt, end ending) {
+	s.drainPaired(a)
 	epoch := s.gate.Epoch()
 	if !s.gate.Closed() {
 		// The gate is open and this goroutine owns it: the compare-and-set can't fail.
@@ -62,19 +81,18 @@ func (s *session) fence(a *attempt, end ending) {
 		}
 	}
 	now := time.Now()
-	a.stop()
 	node := a.node.ID()
 	s.rec.update(func(i *SessionInfo) {
 		i.Attempts[a.info].Cause, i.Attempts[a.info].Detail, i.Attempts[a.info].EndedAt = end.cause, end.detail, stamp(now)
 		i.Protected = false
 	})
-	s.protected, s.unprotectedCause, s.pairing.pending = false, "", nil
+	again := a.kind == kindTakeover && !a.answered && s.unansweredTakeover(a, end, now)
+	s.protected, s.unprotectedCause, s.pairing.pending, s.pairing.shunned = false, "", nil, ""
 	gone := end.cause == CauseClientGone || end.cause == CauseRouterShutdown
 	failed := !gone && !end.refused && !end.deterministic()
+	// What is known against the node is said before its context is given back, and goes to whoever waits.
 	if end.refused {
 		s.refused(a, end)
-	} else {
-		s.cancelRun(a.node, epoch)
 	}
 	if failed {
 		if !slices.Contains(s.tried, node) {
@@ -84,6 +102,10 @@ func (s *session) fence(a *attempt, end ending) {
 		a.node.Suspect(true, "a session failed: "+end.text())
 		s.r.metrics.observe(s.r.metrics.detection, a.heard, now)
 	}
+	a.stop()
+	if !end.refused && !again {
+		s.cancelRun(a.node, epoch)
+	}
 	if a.kind == kindTakeover && s.lost != nil && !gone {
 		s.failedTakeover(node, end)
 		if s.lost.seam == nil {
@@ -91,6 +113,11 @@ func (s *session) fence(a *attempt, end ending) {
 		}
 	}
 	s.lost = &interruption{end: end, from: node, d: s.gate.Len(), heard: a.heard, fencedAt: now}
+	for _, h := range s.pairing.holders {
+		if h.waits() {
+			h.asked = false
+		}
+	}
 	if failed && s.wish != ProtectionOff && s.unasked() == 0 {
 		s.r.metrics.takeovers.WithLabelValues(takeoverNone, string(end.cause)).Inc()
 	}
@@ -99,11 +126,11 @@ func (s *session) fence(a *attempt, end ending) {
 // refused undoes what was counted for an attempt that never ran.
 func (s *session) refused(a *attempt, end ending) {
 	node := a.node.ID()
-	if a.holder != nil {
-		s.forget(a.holder.hold.Node.ID())
-	}
 	down := end.cause == CauseConnect || end.cause == CauseNotReady
 	if a.kind != kindTakeover {
+		if a.holder != nil {
+			s.forget(a.holder.node())
+		}
 		s.starts--
 		s.refusers = append(s.refusers, node)
 		a.node.Suspect(down, "refused a session: "+end.text())
@@ -114,13 +141,17 @@ func (s *session) refused(a *attempt, end ending) {
 
 // failedTakeover records a takeover that came to nothing.
 func (s *session) failedTakeover(node string, end ending) {
-	s.lost.refusals = append(s.lost.refusals, end.public())
+	level := slog.LevelDebug // a repetition
+	if said := end.public(); !slices.Contains(s.lost.refusals, said) {
+		s.lost.refusals = append(s.lost.refusals, said)
+		level = slog.LevelInfo
+	}
 	result := takeoverFailed
 	if end.refused {
 		result = takeoverRefused
 	}
 	s.r.metrics.takeovers.WithLabelValues(result, string(end.cause)).Inc()
-	s.log.Info("takeover "+result, "from", s.lost.from, "to", node, "epoch", uint64(s.gate.Epoch())-1, "d", s.lost.d,
+	s.log.Log(context.Background(), level, "takeover "+result, "from", s.lost.from, "to", node, "epoch", uint64(s.gate.Epoch())-1, "d", s.lost.d,
 		"cause", s.lost.end.cause, "refusal", end.cause, "detail", end.detail)
 }
 
@@ -128,13 +159,14 @@ func (s *session) failedTakeover(node string, end ending) {
 // to hold it.
 func (s *session) tryTakeover(ctx context.Context) *attempt {
 	from := s.nextHolder()
-	next := s.chooseHolder(from.hold.Node, s.lost.from)
+	next := s.chooseNext(from)
 	if next == nil && s.mustProtect() {
 		return nil
 	}
-	from.asked = true
-	s.takeovers++
-	s.assign(next)
+	from.asked, from.refusedAt = true, time.Time{}
+	if next != nil {
+		s.told(next.node())
+	}
 	return s.takeover(ctx, from, next)
 }
 
@@ -151,9 +183,7 @@ func (s *session) retry(ctx context.Context) (*attempt, *ending) {
 		s.r.metrics.retries.WithLabelValues(string(s.lost.end.cause)).Inc()
 		s.log.Warn("retry", "from", s.lost.from, "epoch", uint64(s.gate.Epoch()), "cause", s.lost.end.cause, "discarded", s.lost.d, "refusals", s.lost.refusals)
 	}
-	for _, h := range s.pairing.holders {
-		h.asked = true // what they hold belongs to the run that is given up
-	}
+	s.giveUp()
 	s.delivery = delivery{}
 	s.prompt.tokens, s.prompt.digest = 0, nil
 	s.out.reset()
@@ -183,4 +213,103 @@ func (s *session) mended(a *attempt, now time.Time) {
 	s.log.Info("takeover", "from", l.from, "to", a.node.ID(), "epoch", uint64(a.epoch), "cause", l.end.cause, "detail", l.end.detail,
 		"d", l.d, "c", l.seam.GetBoundary(), "restored_rows", l.seam.GetRestoredRows(), "restored_bytes", l.seam.GetRestoredBytes(),
 		"detect", l.fencedAt.Sub(l.heard), "resume", now.Sub(l.fencedAt), "refusals", l.refusals)
+}
+
+// unansweredTakeover settles what a takeover whose agent said nothing but no leaves behind: whether the next
+// holder counts as assigned, and whether this one may be asked again, which it reports. To cancel its run, if there
+// is one, would also drop what it holds.
+func (s *session) unansweredTakeover(a *attempt, end ending, now time.Time) (again bool) {
+	if h := s.holderAt(a.node); h != nil && end.passes() {
+		h.refusedAt, again = now, true
+	}
+	switch {
+	case a.holder == nil:
+	case !end.refused && !s.assigned(a.holder.node()):
+		s.assign(a.holder)
+	default:
+		a.holder.hold.Drop()
+	}
+	return again
+}
+
+// repeat makes a takeover's call once more, under the same epoch, when its stream broke before the first event:
+// the agent may have begun, and then only this call finds it. It returns how long the next event may take, at
+// least bound. While nobody else can be asked and a retry would lose something, the call waits for the connection.
+func (s *session) repeat(a *attempt, end ending, bound time.Duration) (time.Duration, bool) {
+	if a.kind != kindTakeover || a.answered || a.broken != nil || end.cause != CauseReset {
+		return 0, false
+	}
+	a.broken = &end
+	f := s.facts()
+	others := f.holders + f.waiting
+	f.waiting++ // this one
+	if others > 0 || decide(f) != actWait {
+		a.open()
+		return bound, true
+	}
+	a.open(grpc.WaitForReady(true))
+	return max(bound, time.Until(s.lost.fencedAt.Add(s.cfg.TakeoverWait))), true
+}
+
+// waiting counts holders whose refusal may pass in time.
+func (s *session) waiting(now time.Time) int {
+	if s.lost == nil || !now.Before(s.lost.fencedAt.Add(s.cfg.TakeoverWait)) {
+		return 0
+	}
+	n := 0
+	for _, h := range s.pairing.holders {
+		if h.waits() {
+			n++
+		}
+	}
+	return n
+}
+
+// awaitHolder returns when a holder should be asked again, or none any more, or with the session's end.
+func (s *session) awaitHolder(ctx context.Context) *ending {
+	for {
+		readied := s.r.fleet.Readied()
+		now := time.Now()
+		wake := s.lost.fencedAt.Add(s.cfg.TakeoverWait)
+		if !now.Before(wake) {
+			return nil
+		}
+		for _, h := range s.pairing.holders {
+			if !h.waits() {
+				continue
+			}
+			due := h.refusedAt.Add(askAgain)
+			if h.node().Ready() {
+				due = h.refusedAt.Add(askSoonest)
+			}
+			if !now.Before(due) {
+				h.asked = false
+				return nil
+			}
+			if due.Before(wake) {
+				wake = due
+			}
+		}
+		if failure := s.pause(ctx, wake, readied); failure != nil {
+			return failure
+		}
+	}
+}
+
+// pause waits until the time, or for the channel, and keeps the client's connection alive meanwhile.
+func (s *session) pause(ctx context.Context, until time.Time, early <-chan struct{}) *ending {
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-early:
+	case <-s.idleC():
+		if err := s.keepAlive(); err != nil {
+			return &ending{cause: CauseClientGone}
+		}
+	case <-ctx.Done():
+		end := contextEnding(ctx)
+		return &end
+	}
+	return nil
 }

@@ -43,7 +43,8 @@ func (s *session) take(a *attempt, m message) (ending, outcome) {
 	if !a.answered {
 		a.answered = true
 		if a.kind == kindTakeover {
-			s.forget(a.node.ID()) // it is the primary, no longer a holder
+			s.forget(a.node) // it is the primary, no longer a holder
+			s.assign(a.holder)
 		}
 	}
 	var end *ending
@@ -90,8 +91,9 @@ func (s *session) onSeam(a *attempt, e *seguev1.Seam) *ending {
 		s.prompt.tokens = int(e.GetPromptTokens())
 	}
 	s.lost.seam = e
+	s.takeovers++
 	s.rec.update(func(i *SessionInfo) {
-		i.PromptTokens = s.prompt.tokens
+		i.PromptTokens, i.Watermarks = s.prompt.tokens, Watermarks{Captured: int(e.GetBoundary())}
 		i.Seams = append(i.Seams, SeamInfo{
 			Index: int(e.GetBoundary()), Delivered: d, From: s.lost.from, To: a.node.ID(), Epoch: uint64(a.epoch), Cause: s.lost.end.cause,
 			FencedAt: stamp(s.lost.fencedAt), RestoredRows: int(e.GetRestoredRows()), RestoredBytes: int64(e.GetRestoredBytes()),

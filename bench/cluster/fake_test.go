@@ -107,7 +107,7 @@ func fakeRouter(f map[string]string) {
 	mux.HandleFunc("/readyz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("/v1/agents", func(w http.ResponseWriter, _ *http.Request) {
 		var list []map[string]any
-		for _, a := range strings.Fields(f["agent"]) {
+		for a := range strings.FieldsSeq(f["agent"]) {
 			id, addr, _ := strings.Cut(a, "=")
 			info := map[string]any{"id": id, "ready": false, "reason": "connect"}
 			if resp, err := http.Get("http://" + addr + "/v1/node"); err == nil {

@@ -76,7 +76,7 @@ func start(t *testing.T, args ...string) *program {
 	}
 	lines := bufio.NewScanner(out)
 	if lines.Scan() {
-		for _, f := range strings.Fields(lines.Text()) {
+		for f := range strings.FieldsSeq(lines.Text()) {
 			if v, ok := strings.CutPrefix(f, "listen="); ok {
 				p.listen = v
 			}

@@ -34,11 +34,13 @@ type Fleet struct {
 	mu    sync.Mutex
 	queue []*Ticket
 	turn  uint64
+	// readied is closed, and replaced, when a node becomes ready.
+	readied chan struct{}
 }
 
 // New starts nothing.
 func New(c Config) *Fleet {
-	f := &Fleet{depth: c.QueueDepth, dial: c.Dial, log: c.Log}
+	f := &Fleet{depth: c.QueueDepth, dial: c.Dial, log: c.Log, readied: make(chan struct{})}
 	for _, m := range c.Members {
 		f.nodes = append(f.nodes, &Node{member: m, fleet: f, kick: make(chan struct{}, 1), state: nodeState{reason: "not described yet"}})
 	}
@@ -219,6 +221,13 @@ func (f *Fleet) PickHolder(primary *Node, avoid []string) *Hold {
 	n.state.held++
 	n.state.lastHeld = f.turn
 	return &Hold{Node: n}
+}
+
+// Readied is closed when a node next becomes ready. Take it before looking at the nodes.
+func (f *Fleet) Readied() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.readied
 }
 
 // Ready is the number of ready nodes.

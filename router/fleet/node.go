@@ -94,6 +94,13 @@ func (n *Node) Boot() string {
 	return string(n.state.described.GetBootId())
 }
 
+// Ready reports whether the node was ready when last described, and nothing was said against it since.
+func (n *Node) Ready() bool {
+	n.fleet.mu.Lock()
+	defer n.fleet.mu.Unlock()
+	return n.state.ready
+}
+
 // Fingerprint is the agent's fingerprint as last heard, in canonical encoding.
 func (n *Node) Fingerprint() []byte {
 	n.fleet.mu.Lock()
@@ -206,6 +213,10 @@ func (n *Node) describe(ctx context.Context, client seguev1.NodeServiceClient) t
 	wasReady := n.state.ready
 	n.state.apply(n.member, d, err, doubts, ours)
 	ready, reason := n.state.ready, n.state.reason
+	if ready && !wasReady {
+		close(f.readied)
+		f.readied = make(chan struct{})
+	}
 	f.dispatchLocked()
 	f.mu.Unlock()
 	if ready != wasReady {

@@ -21,6 +21,7 @@ const (
 	CodeNoCapacity     = "no_capacity"
 	CodeUnavailable    = "upstream_unavailable"
 	CodeUnprotected    = "protection_unavailable"
+	CodeClientGone     = "client_closed_request"
 	// CodeInterrupted is the end of a stream that has already carried content.
 	CodeInterrupted = "upstream_decode_interrupted"
 )
