@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -65,6 +66,9 @@ It prints one line with its addresses on stdout when it listens, and logs to std
 	return c
 }
 
+// engineGrace is how long runs may take to end before their engine's host is stopped under them.
+const engineGrace = 5 * time.Second
+
 // runAgent builds the agent and runs it with its engine's host until ctx ends.
 //
 // Order at the end: the agent first, so that sessions end with a reason while the engine still answers; then
@@ -93,6 +97,8 @@ func runAgent(ctx context.Context, c *cobra.Command, cfg config) error {
 
 	hostCtx, stopHost := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopHost()
+	// A hung engine never ends its runs: then the host goes first.
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(engineGrace, stopHost) })()
 	var g errgroup.Group
 	g.Go(func() error { return process.Run(hostCtx) })
 	g.Go(func() error {
