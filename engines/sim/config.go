@@ -37,7 +37,7 @@ type Config struct {
 	Layers          int `yaml:"layers"`
 	// ContextLength is in tokens, prompt and output together.
 	ContextLength int `yaml:"context_length"`
-	// Contexts is how many runs may be active at once.
+	// Contexts is how many runs may be active at once; whoever configures the engine gives it, and Threads.
 	Contexts int `yaml:"-"`
 	// Chunk is the number of prompt tokens per prefill chunk.
 	Chunk int `yaml:"chunk"`

@@ -28,15 +28,13 @@ prefill_token: 2ms
 kv_bytes_per_token: 4096
 layers: 8
 context_length: 2048
-contexts: 2
 chunk: 16
-threads: 3
 verify: true
 eog_every: 50
 `
 	want := sim.Config{
 		Model: "other", SeedOfWeights: 7, Step: 250 * time.Microsecond, PrefillToken: 2 * time.Millisecond,
-		KVBytesPerToken: 4096, Layers: 8, ContextLength: 2048, Contexts: 2, Chunk: 16, Threads: 3, Verify: true, EOGEvery: 50,
+		KVBytesPerToken: 4096, Layers: 8, ContextLength: 2048, Contexts: 4, Chunk: 16, Threads: 1, Verify: true, EOGEvery: 50,
 	}
 	got := sim.DefaultConfig()
 	d := yaml.NewDecoder(strings.NewReader(file))
