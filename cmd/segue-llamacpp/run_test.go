@@ -14,7 +14,7 @@ func TestRun_Help(t *testing.T) {
 	if code := run([]string{"--help"}, &out, &errs); code != exitOK || errs.Len() != 0 {
 		t.Errorf("exit code %d, errors %q", code, errs.String())
 	}
-	for _, want := range []string{"Example", "--check", "-model", "-library", "-threads", "-contexts", "-context-length", "-chunk"} {
+	for _, want := range []string{"Example", "--check", "-model", "-llama-lib", "-threads", "-contexts", "-context-length", "-chunk"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("help lacks %q", want)
 		}
