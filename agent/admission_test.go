@@ -105,7 +105,7 @@ func TestConfig_Validate(t *testing.T) {
 			t.Errorf("listen %q with plaintext allowed: %v", addr, err)
 		}
 	}
-	if _, err := agent.New(bad, nil, nil, nil, nil, nil); err == nil {
+	if _, err := agent.New(bad, agent.Deps{}); err == nil {
 		t.Error("New accepts what Validate refuses")
 	}
 }

@@ -56,13 +56,25 @@ type Agent struct {
 	lastDesc *engines.Description
 }
 
-// New returns an agent on the engine of host. Its metrics are registered with reg, and served from gather.
-func New(cfg Config, host Host, dial []grpc.DialOption, reg prometheus.Registerer, gather prometheus.Gatherer, log *slog.Logger) (*Agent, error) {
+// Deps are what an agent takes from outside.
+type Deps struct {
+	// Host runs the engine.
+	Host Host
+	// Dial are the options for connections to other agents.
+	Dial []grpc.DialOption
+	// Registerer gets the agent's metrics, Gatherer serves them.
+	Registerer prometheus.Registerer
+	Gatherer   prometheus.Gatherer
+	Log        *slog.Logger
+}
+
+// New checks the configuration and starts nothing.
+func New(cfg Config, deps Deps) (*Agent, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	a := &Agent{
-		cfg: cfg, host: host, log: log.With("node", cfg.ID), gather: gather,
+		cfg: cfg, host: deps.Host, log: deps.Log.With("node", cfg.ID), gather: deps.Gatherer,
 		self:   transfer.Self{NodeID: cfg.ID},
 		budget: snapshot.NewBudget(cfg.SnapshotMemory),
 		stop:   make(chan struct{}), sessions: make(map[snapshot.SessionID]*session),
@@ -72,8 +84,8 @@ func New(cfg Config, host Host, dial []grpc.DialOption, reg prometheus.Registere
 		return nil, fmt.Errorf("make boot id: %w", err)
 	}
 	a.store = snapshot.NewStore(a.budget, a.accept)
-	a.pool = transfer.NewPool(a.self, dial, a.log)
-	m, err := newMetrics(reg, a)
+	a.pool = transfer.NewPool(a.self, deps.Dial, a.log)
+	m, err := newMetrics(deps.Registerer, a)
 	if err != nil {
 		return nil, err
 	}

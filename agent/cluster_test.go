@@ -5,7 +5,6 @@ package agent_test
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -260,7 +259,7 @@ func (n *memNet) start(t *testing.T, id, addr string, engine sim.Config, change 
 		change(&cfg)
 	}
 	x := &testNode{peer: &seguev1.Peer{Id: id, Addr: addr}, host: newSimHost(t, engine), metrics: prometheus.NewRegistry()}
-	a, err := agent.New(cfg, x.host, n.options(id), x.metrics, x.metrics, slog.New(slog.NewTextHandler(io.Discard, nil)))
+	a, err := agent.New(cfg, agent.Deps{Host: x.host, Dial: n.options(id), Registerer: x.metrics, Gatherer: x.metrics, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

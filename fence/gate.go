@@ -29,6 +29,7 @@ type Gate struct {
 	epochs   []Epoch
 	content  bool
 	finish   *Finish
+	observe  func(Op)
 }
 
 // NewGate returns an open gate whose current epoch is first.
@@ -40,6 +41,10 @@ func NewGate(first Epoch) *Gate { return &Gate{epoch: first} }
 //
 // Errors: ErrStaleEpoch, ErrFutureEpoch, ErrClosed, ErrConflict, *IndexError.
 func (g *Gate) Append(e Epoch, index int, token int32, textEnd int) error {
+	return g.seen(Op{Kind: OpAppend, Epoch: e, Index: index, Token: token, TextEnd: textEnd, Err: g.append(e, index, token, textEnd)})
+}
+
+func (g *Gate) append(e Epoch, index int, token int32, textEnd int) error {
 	if err := g.check(e); err != nil {
 		return err
 	}
@@ -68,6 +73,10 @@ func (g *Gate) Append(e Epoch, index int, token int32, textEnd int) error {
 // Finish appends the last entry and closes the gate. n must be the number of accepted tokens. The same
 // finish again is a success.
 func (g *Gate) Finish(e Epoch, n int, reason string, u Usage) error {
+	return g.seen(Op{Kind: OpFinish, Epoch: e, Index: n, Err: g.close(e, n, reason, u)})
+}
+
+func (g *Gate) close(e Epoch, n int, reason string, u Usage) error {
 	if err := g.check(e); err != nil {
 		return err
 	}
@@ -88,6 +97,10 @@ func (g *Gate) Finish(e Epoch, n int, reason string, u Usage) error {
 // Raise moves the current epoch from "from" to a higher "to": compare-and-set. After it returns nil no
 // entry of a lower epoch is accepted.
 func (g *Gate) Raise(from, to Epoch) error {
+	return g.seen(Op{Kind: OpRaise, Epoch: to, Err: g.raise(from, to)})
+}
+
+func (g *Gate) raise(from, to Epoch) error {
 	if g.finish != nil {
 		return ErrClosed
 	}
@@ -104,10 +117,14 @@ func (g *Gate) Raise(from, to Epoch) error {
 // Restart raises the epoch for a retry from the prompt: accepted tokens are discarded, their indexes are
 // free again. It fails with ErrCommitted once content was written.
 func (g *Gate) Restart(to Epoch) error {
+	return g.seen(Op{Kind: OpRestart, Epoch: to, Err: g.restart(to)})
+}
+
+func (g *Gate) restart(to Epoch) error {
 	if g.content {
 		return ErrCommitted
 	}
-	if err := g.Raise(g.epoch, to); err != nil {
+	if err := g.raise(g.epoch, to); err != nil {
 		return err
 	}
 	g.tokens, g.textEnds, g.epochs = nil, nil, nil

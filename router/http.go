@@ -232,6 +232,9 @@ func (r *Router) newSession(c *client, req *openai.Request, wish Protection, req
 		r: r, cfg: &r.cfg, client: c, id: id, req: req, wire: engines.RequestToProto(req.Engine), wish: wish, gate: fence.NewGate(1),
 		arrived: arrived, log: r.log.With("session", id.String(), "request_id", requestID),
 	}
+	if see := r.deps.Gate; see != nil {
+		s.gate.Observe(func(op fence.Op) { see(id, op) })
+	}
 	s.rec = &record{info: SessionInfo{
 		Session: id.String(), RequestID: requestID, Model: req.Engine.Model, Stream: req.Stream, Phase: phaseQueued, Protection: wish,
 		Epoch: uint64(s.gate.Epoch()), Seed: req.Engine.Sampling.Seed, StartedAt: stamp(arrived),

@@ -19,7 +19,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/seguekv/segue/fence"
 	"github.com/seguekv/segue/router/fleet"
+	"github.com/seguekv/segue/snapshot"
 )
 
 const (
@@ -48,6 +50,8 @@ type Deps struct {
 	Rand io.Reader
 	// Listening is called once, when both listeners are open and before the first request is served.
 	Listening func(client, admin net.Addr)
+	// Gate sees every call of every session's gate, from the session's goroutine; nil for nobody.
+	Gate func(session snapshot.SessionID, op fence.Op)
 }
 
 func (d Deps) withDefaults() Deps {

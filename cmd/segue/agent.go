@@ -81,7 +81,9 @@ func runAgent(ctx context.Context, c *cobra.Command, cfg config) error {
 	}
 	process := link.NewProcess(link.ProcessConfig{Command: command, Stderr: c.ErrOrStderr(), Log: log})
 	reg := prometheus.NewRegistry()
-	a, err := agent.New(cfg.agent(), engineHost{process}, transfer.DialOptions(), reg, reg, log)
+	a, err := agent.New(cfg.agent(), agent.Deps{
+		Host: engineHost{process}, Dial: transfer.DialOptions(), Registerer: reg, Gatherer: reg, Log: log,
+	})
 	if err != nil {
 		return err
 	}

@@ -30,8 +30,8 @@ type localCluster struct {
 func (l *localCluster) register(flags *pflag.FlagSet, engine string, step time.Duration, kvBytes int) {
 	model, library := cluster.CachedParts()
 	flags.StringVar(&l.engine.Kind, "engine", engine, "engine of the nodes: llamacpp (a real model) or sim (a deterministic pseudo-model)")
-	flags.StringVar(&l.engine.Model, "model", model, "GGUF file for llamacpp; the default is what `make deps` fetches")
-	flags.StringVar(&l.engine.Library, "llama-lib", library, "directory with libllama.so for llamacpp; the default is what `make deps` fetches")
+	flags.StringVar(&l.engine.Model, "model", model, "GGUF `file` for llamacpp; the default is what make deps fetches")
+	flags.StringVar(&l.engine.Library, "llama-lib", library, "`directory` with libllama.so for llamacpp; the default is what make deps fetches")
 	flags.IntVar(&l.engine.Threads, "threads", 0, "threads per engine (0 = the agent's default)")
 	flags.DurationVar(&l.engine.Step, "step", step, "time of one decode step of sim (0 = the agent's default)")
 	flags.DurationVar(&l.engine.PrefillToken, "prefill-token", 0, "prefill time per token of sim (0 = the agent's default)")
