@@ -5,6 +5,8 @@ package snapshot
 
 import (
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/seguekv/segue/fence"
@@ -141,6 +143,9 @@ type Need struct {
 	OutputDigest Digest
 	// Request is the digest of the caller's request.
 	Request Digest
+	// Accept judges the held base's head, last and under the store's lock; nil accepts every one. What it
+	// refuses stays held.
+	Accept func(*Head) error
 }
 
 // Held is a chain taken from the store, with its memory.
@@ -154,7 +159,7 @@ type Held struct {
 // store. The epoch stays raised when it refuses, unless nothing at all is known of the session.
 //
 // Errors: ErrUnknownSession, fence.ErrStaleEpoch, fence.ErrCanceled, *NotCoveredError, ErrPrompt,
-// ErrOutput, ErrDigest, and the reason a base was refused for.
+// ErrOutput, ErrDigest, the reason a base was refused for, and Need.Accept's.
 func (s *Store) Takeover(id SessionID, e fence.Epoch, n Need) (*Held, error) {
 	h, x, err := s.take(id, e, n)
 	if err != nil {
@@ -216,7 +221,18 @@ func (n Need) check(c *Chain) error {
 	if IDsDigest(c.output[:n.Delivered]) != n.OutputDigest {
 		return ErrOutput
 	}
+	if n.Accept != nil {
+		return n.Accept(&c.head)
+	}
 	return nil
+}
+
+// Covers reports whether what is held of a session reaches boundary max(d, 1).
+func (s *Store) Covers(id SessionID, d int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.held[id]
+	return h != nil && h.chain != nil && h.chain.Committed() >= max(d, 1)
 }
 
 // Admit records that an attempt of epoch e starts here as primary. What is held of lower epochs is dropped.
@@ -269,16 +285,31 @@ type Offer struct {
 	Bytes int64
 }
 
-// Offers lists what is held, in no order.
+// offersAtOnce is how many sessions Offers looks at under the lock: records of others don't wait for all.
+const offersAtOnce = 64
+
+// Offers lists what is held, in no order. Each offer is true at some moment of the call.
 func (s *Store) Offers() []Offer {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	ids := slices.Clone(s.order)
+	s.mu.Unlock()
 	var out []Offer
-	for _, h := range s.held {
-		c := h.chain
-		if c == nil {
+	for part := range slices.Chunk(ids, offersAtOnce) {
+		out = s.offers(slices.Grow(out, len(part)), part)
+		runtime.Gosched() // to whoever waits for the lock
+	}
+	return out
+}
+
+func (s *Store) offers(out []Offer, ids []SessionID) []Offer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range ids {
+		h := s.held[id]
+		if h == nil || h.chain == nil {
 			continue
 		}
+		c := h.chain
 		o := Offer{BaseID: c.head.BaseID, Rows: c.Rows(), Committed: c.Committed(), First: c.First(), Prompt: len(c.head.Prompt), Chain: c.DigestAt(c.Rows()), Bytes: c.Bytes()}
 		if o.Committed > 0 {
 			o.Seal = c.SealAt(o.Committed)

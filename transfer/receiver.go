@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -33,6 +34,50 @@ type Receiver struct {
 	mu sync.Mutex
 	// primaries holds those with a stream, by boot id.
 	primaries map[[16]byte]*primary
+	// inHand counts frames that were read and are not applied yet; moved is when one last came or was applied.
+	inHand int
+	moved  time.Time
+}
+
+const (
+	// settleQuiet is how long no frame may come until nothing that has reached this process is left to read.
+	settleQuiet = 2 * time.Millisecond
+	// settleLimit bounds the wait where frames never cease to come.
+	settleLimit = 20 * time.Millisecond
+	settlePoll  = 250 * time.Microsecond
+)
+
+// Settle returns when enough reports true, when what has been received is applied as far as that can be known
+// from outside the transport, or when ctx ends.
+func (r *Receiver) Settle(ctx context.Context, enough func() bool) {
+	tick := time.NewTicker(settlePoll)
+	defer tick.Stop()
+	began := time.Now()
+	for !enough() && time.Since(began) < settleLimit && r.unsettled(began) {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (r *Receiver) unsettled(began time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	since := r.moved
+	if since.Before(began) {
+		since = began
+	}
+	return len(r.primaries) > 0 && (r.inHand > 0 || time.Since(since) < settleQuiet)
+}
+
+// took notes that a frame was read (1) or done with (-1).
+func (r *Receiver) took(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.inHand += n
+	r.moved = time.Now()
 }
 
 // primary is one process life of a primary. Streams of it follow each other, but the handler of a broken one
@@ -54,11 +99,17 @@ func NewReceiver(self Self, store *snapshot.Store, stop <-chan struct{}, onRows 
 
 // Replicate serves one primary.
 func (r *Receiver) Replicate(st grpc.BidiStreamingServer[seguev1.ReplicateRequest, seguev1.ReplicateResponse]) error {
-	frames := receive(st)
+	done := make(chan struct{})
+	defer close(done)
+	frames := r.receive(st, done)
 	hello, err := r.next(frames)
+	if errors.Is(err, io.EOF) {
+		return status.Error(codes.InvalidArgument, "transfer: the stream ends before its hello")
+	}
 	if err != nil {
 		return err
 	}
+	r.took(-1)
 	h := hello.Hello
 	if h == nil || len(h.GetBootId()) != 16 || len(h.GetNodeId()) > 256 {
 		hello.Free()
@@ -74,9 +125,7 @@ func (r *Receiver) Replicate(st grpc.BidiStreamingServer[seguev1.ReplicateReques
 	p.newest++
 	number, w := p.newest, r.welcome()
 	p.mu.Unlock()
-	if err := st.Send(w); err != nil {
-		return err
-	}
+	broken := st.Send(w)
 	for {
 		f, err := r.next(frames)
 		if err != nil {
@@ -86,14 +135,14 @@ func (r *Receiver) Replicate(st grpc.BidiStreamingServer[seguev1.ReplicateReques
 			return err
 		}
 		answers, err := r.frame(p, number, f)
+		r.took(-1)
 		if err != nil {
 			r.log.Error("replication frame refused", "peer", h.GetNodeId(), "err", err)
 			return err
 		}
-		for _, a := range answers {
-			if err := st.Send(a); err != nil {
-				return err
-			}
+		// What came before the stream broke counts, though nobody hears of it: a takeover may need it.
+		for i := 0; i < len(answers) && broken == nil; i++ {
+			broken = st.Send(answers[i])
 		}
 	}
 }
@@ -105,19 +154,24 @@ type received struct {
 }
 
 // receive reads the stream's frames, one ahead of their use. Its goroutine belongs to the stream: it closes the
-// channel and ends after the first error, or with the stream's context, which gRPC ends when the handler returns.
-func receive(st grpc.ServerStream) <-chan received {
+// channel and ends after the first error, or when done is closed, after which gRPC ends the stream.
+func (r *Receiver) receive(st grpc.ServerStream, done <-chan struct{}) <-chan received {
 	out := make(chan received)
-	ctx := st.Context()
 	go func() {
 		defer close(out)
 		for {
 			f := new(Frame)
 			err := st.RecvMsg(f)
+			if err == nil {
+				r.took(1)
+			}
 			select {
 			case out <- received{f, err}:
-			case <-ctx.Done():
+			case <-done:
 				f.Free()
+				if err == nil {
+					r.took(-1)
+				}
 				return
 			}
 			if err != nil {

@@ -131,6 +131,7 @@ func TestReceiver_RefusesBrokenStreams(t *testing.T) {
 		send []*seguev1.ReplicateRequest
 		code codes.Code
 	}{
+		"nothing":           {nil, codes.InvalidArgument},
 		"records first":     {[]*seguev1.ReplicateRequest{frame([]byte{1})}, codes.InvalidArgument},
 		"empty message":     {[]*seguev1.ReplicateRequest{{}}, codes.Internal},
 		"another version":   {[]*seguev1.ReplicateRequest{helloOf(func(h *seguev1.ReplicateHello) { h.Version++ })}, codes.FailedPrecondition},
@@ -153,6 +154,9 @@ func TestReceiver_RefusesBrokenStreams(t *testing.T) {
 				}
 				for _, m := range x.send {
 					_ = st.Send(m) // the answer tells
+				}
+				if len(x.send) == 0 {
+					_ = st.CloseSend()
 				}
 				for err == nil {
 					_, err = st.Recv()
