@@ -66,6 +66,7 @@ type view struct {
 	Committed uint32 `json:"committed"`
 	Base      uint32 `json:"base"`
 	Bytes     uint64 `json:"bytes,omitempty"`
+	Lease     uint32 `json:"lease_ms,omitempty"`
 }
 
 func (a *Agent) views() []view {
@@ -74,7 +75,7 @@ func (a *Agent) views() []view {
 		out = append(out, view{
 			Session: hex.EncodeToString(s.GetSession()), Epoch: s.GetEpoch(), Role: s.GetRole(), Peer: s.GetPeer(),
 			State: s.GetState(), Protected: s.GetProtected(), Prompt: s.GetPromptTokens(),
-			Captured: s.GetCaptured(), Sent: s.GetSent(), Committed: s.GetCommitted(), Base: s.GetBase(), Bytes: s.GetBytes(),
+			Captured: s.GetCaptured(), Sent: s.GetSent(), Committed: s.GetCommitted(), Base: s.GetBase(), Bytes: s.GetBytes(), Lease: s.GetLeaseMs(),
 		})
 	}
 	sort.Slice(out, func(i, j int) bool {

@@ -22,6 +22,8 @@ import (
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
 	"github.com/seguekv/segue/compat"
 	"github.com/seguekv/segue/engines"
+	"github.com/seguekv/segue/fence"
+	"github.com/seguekv/segue/fence/clock"
 	"github.com/seguekv/segue/snapshot"
 	"github.com/seguekv/segue/transfer"
 )
@@ -35,17 +37,20 @@ const (
 
 // Agent is one node.
 type Agent struct {
-	cfg     Config
-	host    Host
-	log     *slog.Logger
-	self    transfer.Self
-	budget  *snapshot.Budget
-	store   *snapshot.Store
-	pool    *transfer.Pool
-	slots   admission
-	metrics *metrics
-	gather  prometheus.Gatherer
-	stop    chan struct{} // closed when Run ends, for streams that have no other end
+	cfg    Config
+	host   Host
+	log    *slog.Logger
+	self   transfer.Self
+	budget *snapshot.Budget
+	store  *snapshot.Store
+	// receiver fills the store.
+	receiver *transfer.Receiver
+	pool     *transfer.Pool
+	slots    admission
+	metrics  *metrics
+	gather   prometheus.Gatherer
+	clock    *fence.Clock
+	stop     chan struct{} // closed when Run ends, for streams that have no other end
 
 	mu       sync.Mutex
 	sessions map[snapshot.SessionID]*session
@@ -53,6 +58,7 @@ type Agent struct {
 	opening  map[snapshot.SessionID]chan struct{}
 	live     context.Context // of sessions; nil before Run and when it ends
 	running  sync.WaitGroup
+	asks     fence.Asks
 	lastDesc *engines.Description
 }
 
@@ -66,6 +72,8 @@ type Deps struct {
 	Registerer prometheus.Registerer
 	Gatherer   prometheus.Gatherer
 	Log        *slog.Logger
+	// Clock is what leases count by; nil for the machine's.
+	Clock *fence.Clock
 }
 
 // New checks the configuration and starts nothing.
@@ -77,8 +85,12 @@ func New(cfg Config, deps Deps) (*Agent, error) {
 		cfg: cfg, host: deps.Host, log: deps.Log.With("node", cfg.ID), gather: deps.Gatherer,
 		self:   transfer.Self{NodeID: cfg.ID},
 		budget: snapshot.NewBudget(cfg.SnapshotMemory),
+		clock:  deps.Clock,
 		stop:   make(chan struct{}), sessions: make(map[snapshot.SessionID]*session),
 		opening: make(map[snapshot.SessionID]chan struct{}),
+	}
+	if a.clock == nil {
+		a.clock = clock.System()
 	}
 	if _, err := rand.Read(a.self.Boot[:]); err != nil {
 		return nil, fmt.Errorf("make boot id: %w", err)
@@ -90,6 +102,7 @@ func New(cfg Config, deps Deps) (*Agent, error) {
 		return nil, err
 	}
 	a.metrics = m
+	a.receiver = transfer.NewReceiver(a.self, a.store, a.stop, m.received, a.log)
 	return a, nil
 }
 
@@ -108,7 +121,7 @@ func (a *Agent) Run(ctx context.Context, l Listeners) error {
 
 	server := grpc.NewServer(transfer.ServerOptions()...)
 	seguev1.RegisterNodeServiceServer(server, &node{a: a})
-	seguev1.RegisterReplicationServiceServer(server, transfer.NewReceiver(a.self, a.store, a.stop, a.metrics.received, a.log))
+	seguev1.RegisterReplicationServiceServer(server, a.receiver)
 	admin := &http.Server{Handler: a.adminHandler(), ReadHeaderTimeout: 10 * time.Second}
 
 	g.Go(func() error { return named("grpc server", server.Serve(l.GRPC)) })

@@ -86,7 +86,7 @@ func (a *Agent) generate(ctx context.Context, id snapshot.SessionID, e fence.Epo
 
 // takeover continues a held session. The holder's epoch is raised under the store's lock before what is held is
 // looked at; from then on nothing of a lower epoch changes the store. A node that has no engine or no context
-// for it refuses before that, and goes on holding.
+// for it refuses before that. Whatever refuses, what is held stays held unless it is damaged.
 func (a *Agent) takeover(ctx context.Context, id snapshot.SessionID, e fence.Epoch, o order, need snapshot.Need, textEnd uint64) (*session, error) {
 	eng, d, err := a.engine(o)
 	if err != nil {
@@ -96,13 +96,10 @@ func (a *Agent) takeover(ctx context.Context, id snapshot.SessionID, e fence.Epo
 	if !ok {
 		return nil, fmt.Errorf("%w for a takeover: all %d contexts in use", engines.ErrNoCapacity, d.Contexts)
 	}
+	a.receiver.Settle(ctx, func() bool { return a.store.Covers(id, need.Delivered) })
+	need.Accept = func(h *snapshot.Head) error { return fits(h, d) }
 	held, err := a.store.Takeover(id, e, need)
 	if err != nil {
-		release()
-		return nil, err
-	}
-	if err := fits(held.Chain.Head(), d); err != nil {
-		held.Memory.Release()
 		release()
 		return nil, err
 	}
@@ -146,7 +143,7 @@ func (a *Agent) start(id snapshot.SessionID, e fence.Epoch, o order, eng LiveEng
 	if o.holder != nil {
 		to, unreachable = a.sender(o.holder)
 	}
-	s := newSession(a.lifetime(), id, e, o, d, a.log)
+	s := newSession(a.lifetime(), id, e, o, d, tenure{clock: a.clock, lapsed: a.metrics.lapsed}, a.log)
 	k := &sink{s: s, budget: a.budget}
 	var from *snapshot.State
 	if c != nil {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +23,7 @@ import (
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
 	"github.com/seguekv/segue/engines"
 	"github.com/seguekv/segue/engines/sim"
+	"github.com/seguekv/segue/fence"
 )
 
 // simHost is an engine in the same process that can be killed.
@@ -133,11 +135,30 @@ func (l *liveSim) Run(ctx context.Context, j engines.Job, s engines.Sink) error 
 	return err
 }
 
+// jumpy is a node's clock for leases: the bubble's, plus the time that the node slept without anyone's timers.
+type jumpy struct {
+	lease *fence.Clock
+	slept atomic.Int64
+}
+
+func newJumpy() *jumpy {
+	start, c := time.Now(), new(jumpy)
+	c.lease = fence.ClockOf(
+		func() time.Duration { return time.Since(start) },
+		func() time.Duration { return time.Since(start) + time.Duration(c.slept.Load()) },
+	)
+	return c
+}
+
+// jump makes boot time leap, as after a suspend.
+func (c *jumpy) jump(d time.Duration) { c.slept.Add(int64(d)) }
+
 // testNode is one agent on the memNet.
 type testNode struct {
 	peer    *seguev1.Peer
 	client  seguev1.NodeServiceClient
 	host    *simHost
+	clock   *jumpy
 	metrics *prometheus.Registry
 	admin   *http.Client
 	stop    func()
@@ -209,6 +230,7 @@ func bubble(t *testing.T, f func(t *testing.T, n *memNet)) {
 			for _, x := range n.started {
 				x.stop()
 			}
+			n.Close()
 		}()
 		f(t, n)
 		n.settle(t)
@@ -258,13 +280,12 @@ func (n *memNet) start(t *testing.T, id, addr string, engine sim.Config, change 
 	if change != nil {
 		change(&cfg)
 	}
-	x := &testNode{peer: &seguev1.Peer{Id: id, Addr: addr}, host: newSimHost(t, engine), metrics: prometheus.NewRegistry()}
-	a, err := agent.New(cfg, agent.Deps{Host: x.host, Dial: n.options(id), Registerer: x.metrics, Gatherer: x.metrics, Log: slog.New(slog.DiscardHandler)})
+	x := &testNode{peer: &seguev1.Peer{Id: id, Addr: addr}, host: newSimHost(t, engine), clock: newJumpy(), metrics: prometheus.NewRegistry()}
+	a, err := agent.New(cfg, agent.Deps{Host: x.host, Dial: n.options(id), Registerer: x.metrics, Gatherer: x.metrics, Log: slog.New(slog.DiscardHandler), Clock: x.clock.lease})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, admin := bufconn.Listen(1<<20), bufconn.Listen(1<<16)
-	n.listen(addr, l)
+	l, admin := n.listen(t, id, addr), bufconn.Listen(1<<16)
 	x.admin = &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return admin.DialContext(ctx) },
@@ -280,7 +301,6 @@ func (n *memNet) start(t *testing.T, id, addr string, engine sim.Config, change 
 	var once sync.Once
 	x.stop = func() {
 		once.Do(func() {
-			n.listen(addr, nil)
 			x.mu.Lock()
 			x.stopped = true
 			x.mu.Unlock()

@@ -17,6 +17,10 @@
 // router's gate does. What it promises is the order of events on a stream, that under sync protection no
 // token leaves before its boundary is committed, and that nothing of a fenced epoch changes its store.
 //
+// A run has a lease if its caller grants one. It ends when the lease does, by a timer that looks at the lease's clock,
+// and the clock is read before each event leaves: a process or machine that was stopped wakes up to nothing it may
+// hand out.
+//
 // Goroutines: Agent.Run owns the gRPC and admin servers, the transfer pool and the sweeper; each session has
 // a run and a guard, both owned by the agent's session group. A feed runs on its RPC's goroutine.
 // Lock order: session.mu, then a transfer.Sender's lock, then an outbox's. Agent.mu is a leaf. No lock is held while

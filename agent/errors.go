@@ -12,6 +12,8 @@ var (
 	errReplaced = errors.New("agent: another caller attached to the session")
 	// errCanceled ends a run that the router cancelled.
 	errCanceled = errors.New("agent: cancelled by the router")
+	// errLeaseEnded ends a run whose grantor was not heard in time, and refuses a call that comes too late.
+	errLeaseEnded = errors.New("agent: the lease is over")
 	// errStopping ends a run because the agent stops.
 	errStopping = errors.New("agent: stopping")
 )

@@ -116,6 +116,10 @@ func (s *session) pump(ctx context.Context, me, from int, alive func() bool, sen
 		events, over, err := s.collect(&c, buf[:0])
 		s.mu.Unlock()
 		for _, e := range events {
+			// INVARIANT: between a stop of this process and whatever leaves next the clock is read.
+			if !s.mayGoOn() {
+				return errLeaseEnded
+			}
 			if err := send(e); err != nil {
 				return err
 			}
@@ -133,7 +137,7 @@ func (s *session) pump(ctx context.Context, me, from int, alive func() bool, sen
 		case <-inner:
 		case <-outer:
 		case <-tick.C:
-			if p := s.progress(alive); p != nil {
+			if p := s.progress(alive); p != nil && s.mayGoOn() {
 				if err := send(&seguev1.Event{Event: &seguev1.Event_Progress{Progress: p}}); err != nil {
 					return err
 				}

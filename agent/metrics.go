@@ -15,14 +15,16 @@ import (
 	"github.com/seguekv/segue/transfer"
 )
 
-// metrics are the agent's counters. Labels: state is protected or unprotected; result is ok or refused;
-// cause and reason are from fixed lists.
+// metrics are the agent's counters. Labels: state is protected or unprotected; result is ok or refused, of renewals
+// granted or ignored; cause and reason are from fixed lists.
 type metrics struct {
 	receivedBytes prometheus.Counter
 	takeovers     *prometheus.CounterVec
 	protections   *prometheus.CounterVec
 	runs          *prometheus.CounterVec
 	runSeconds    prometheus.Histogram
+	renewals      *prometheus.CounterVec
+	expired       prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer, a *Agent) (*metrics, error) {
@@ -42,8 +44,14 @@ func newMetrics(reg prometheus.Registerer, a *Agent) (*metrics, error) {
 		runSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "segue_agent_run_seconds", Help: "Length of attempts.", Buckets: prometheus.ExponentialBuckets(0.05, 2, 14),
 		}),
+		renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "segue_agent_lease_renewals_total", Help: "Renewals of runs' leases that came, by result.",
+		}, []string{"result"}),
+		expired: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "segue_agent_leases_expired_total", Help: "Runs that ended because their lease was over.",
+		}),
 	}
-	for _, c := range []prometheus.Collector{m.receivedBytes, m.takeovers, m.protections, m.runs, m.runSeconds, &collector{a: a}} {
+	for _, c := range []prometheus.Collector{m.receivedBytes, m.takeovers, m.protections, m.runs, m.runSeconds, m.renewals, m.expired, &collector{a: a}} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
@@ -69,6 +77,17 @@ func (m *metrics) protection(p *seguev1.Protection) {
 	}
 	m.protections.WithLabelValues(state, p.GetCause()).Inc()
 }
+
+// renewal counts one that came: granted, or ignored because the run is unknown or over, or the grant too old.
+func (m *metrics) renewal(granted bool) {
+	result := "ignored"
+	if granted {
+		result = "granted"
+	}
+	m.renewals.WithLabelValues(result).Inc()
+}
+
+func (m *metrics) lapsed() { m.expired.Inc() }
 
 func (m *metrics) ended(s *session) {
 	s.mu.Lock()

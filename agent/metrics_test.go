@@ -82,6 +82,10 @@ func TestMetrics_EachMovesAndIsWellFormed(t *testing.T) {
 		x.read(recv, nil)
 		_, err := takeover(t, t.Context(), b, x.order(newID(t), 2, r, modeSync))()
 		wantReason(t, err, seguev1.Reason_REASON_UNKNOWN_SESSION)
+		brief := lease()
+		brief.TtlMs, brief.MarginMs = 100, 50
+		x = *new(transcript).read(generate(t, t.Context(), b, &seguev1.GenerateRequest{Session: newID(t), Epoch: 1, Request: r, Protection: modeOff, Lease: brief}), nil)
+		wantReason(t, x.err, seguev1.Reason_REASON_LEASE_ENDED)
 		synctest.Wait()
 
 		nodes := [][]sample{a.gather(t), b.gather(t)}
@@ -115,6 +119,8 @@ func TestMetrics_EachMovesAndIsWellFormed(t *testing.T) {
 			{1, "segue_agent_protection_changes_total", []string{"", "protected"}, 1},
 			{0, "segue_agent_runs_total", []string{"failed"}, 1},
 			{1, "segue_agent_runs_total", []string{"finished"}, 1},
+			{1, "segue_agent_runs_total", []string{"failed"}, 1},
+			{1, "segue_agent_leases_expired_total", nil, 1},
 			{0, "segue_agent_run_seconds", nil, 1},
 		} {
 			if got := value(nodes[c.node], c.name, c.labels...); got != c.want {

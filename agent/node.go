@@ -45,7 +45,7 @@ func (n *node) Describe(ctx context.Context, _ *seguev1.DescribeRequest) (*segue
 }
 
 func (n *node) Generate(r *seguev1.GenerateRequest, st grpc.ServerStreamingServer[seguev1.GenerateResponse]) error {
-	id, e, err := key(r.GetSession(), r.GetEpoch())
+	id, e, l, err := n.opening(r)
 	if err != nil {
 		return statusError(err)
 	}
@@ -59,12 +59,13 @@ func (n *node) Generate(r *seguev1.GenerateRequest, st grpc.ServerStreamingServe
 	if err != nil {
 		return statusError(err)
 	}
+	s.take(l)
 	send := func(ev *seguev1.Event) error { return st.Send(&seguev1.GenerateResponse{Event: ev}) }
 	return n.a.serve(st.Context(), s, int(r.GetFromIndex()), send)
 }
 
 func (n *node) Takeover(r *seguev1.TakeoverRequest, st grpc.ServerStreamingServer[seguev1.TakeoverResponse]) error {
-	id, e, err := key(r.GetSession(), r.GetEpoch())
+	id, e, l, err := n.opening(r)
 	if err != nil {
 		return statusError(err)
 	}
@@ -87,6 +88,7 @@ func (n *node) Takeover(r *seguev1.TakeoverRequest, st grpc.ServerStreamingServe
 	if err != nil {
 		return statusError(err)
 	}
+	s.take(l)
 	send := func(ev *seguev1.Event) error { return st.Send(&seguev1.TakeoverResponse{Event: ev}) }
 	return n.a.serve(st.Context(), s, int(r.GetDelivered()), send)
 }
@@ -138,6 +140,14 @@ func (n *node) Cancel(_ context.Context, r *seguev1.CancelRequest) (*seguev1.Can
 	return &seguev1.CancelResponse{WasRunning: n.a.end(id, e, errCanceled) != nil}, nil
 }
 
+func (n *node) Renew(_ context.Context, r *seguev1.RenewRequest) (*seguev1.RenewResponse, error) {
+	out, err := n.a.renewals(r)
+	if err != nil {
+		return nil, statusError(err)
+	}
+	return out, nil
+}
+
 func (n *node) Release(_ context.Context, r *seguev1.ReleaseRequest) (*seguev1.ReleaseResponse, error) {
 	id, e, err := key(r.GetSession(), r.GetEpoch())
 	if err != nil {
@@ -148,6 +158,23 @@ func (n *node) Release(_ context.Context, r *seguev1.ReleaseRequest) (*seguev1.R
 
 func (n *node) Sessions(context.Context, *seguev1.SessionsRequest) (*seguev1.SessionsResponse, error) {
 	return &seguev1.SessionsResponse{Sessions: n.a.list()}, nil
+}
+
+// starter is what the calls that start a run have in common.
+type starter interface {
+	GetSession() []byte
+	GetEpoch() uint64
+	GetLease() *seguev1.Lease
+}
+
+// opening reads a starter. The clock is read here, before anything that may wait.
+func (n *node) opening(r starter) (snapshot.SessionID, fence.Epoch, *loan, error) {
+	id, e, err := key(r.GetSession(), r.GetEpoch())
+	if err != nil {
+		return id, e, nil, err
+	}
+	l, err := n.a.loanOf(r.GetLease(), n.a.clock.Elapsed())
+	return id, e, l, err
 }
 
 // key reads the two fields that every call on a session has.

@@ -63,6 +63,7 @@ type session struct {
 	// are active.
 	reader, feeds int
 	orphan        *time.Timer
+	tenure        tenure
 	// closed: outbox and memory are given back.
 	closed bool
 }
@@ -79,11 +80,11 @@ type order struct {
 func (o order) protects() bool { return o.mode != seguev1.ProtectionMode_PROTECTION_MODE_OFF }
 
 // newSession makes an attempt, which the caller registers and runs, or ends and closes.
-func newSession(parent context.Context, id snapshot.SessionID, e fence.Epoch, o order, d *engines.Description, log *slog.Logger) *session {
+func newSession(parent context.Context, id snapshot.SessionID, e fence.Epoch, o order, d *engines.Description, t tenure, log *slog.Logger) *session {
 	s := &session{
 		id: id, epoch: e, order: o, desc: d, began: time.Now(),
 		stopped: make(chan struct{}), changed: make(chan struct{}),
-		digest: engines.RequestDigest(o.request), holder: o.holder,
+		digest: engines.RequestDigest(o.request), holder: o.holder, tenure: t,
 		log: log.With("session", id.String(), "epoch", uint64(e)),
 	}
 	s.lastStep = s.began
@@ -152,6 +153,7 @@ func (s *session) close() {
 	if s.orphan != nil {
 		s.orphan.Stop()
 	}
+	s.dropLease()
 	if s.outbox != nil && s.sender != nil {
 		s.sender.Detach(s.outbox)
 	}
@@ -170,9 +172,12 @@ func (s *session) info() *seguev1.SessionInfo {
 		Session: s.id[:], Epoch: uint64(s.epoch), Role: "primary", Peer: s.holder.GetId(),
 		Protected: s.shield.state == protected, PromptTokens: s.prompt.GetTokens(),
 		Captured: uint32(len(s.tokens)), State: s.stateName(),
+		LeaseMs: uint32((s.leaseLeft() + time.Millisecond - 1) / time.Millisecond),
 	}
 	if s.outbox != nil {
 		st := s.outbox.Status()
+		// A continuation has captured what it was restored with, also before its engine has emitted that again.
+		i.Captured = max(i.Captured, uint32(st.Captured))
 		i.Sent, i.Committed = uint32(st.Sent), uint32(st.Committed)
 		i.Base = s.outbox.Base().Base
 	}

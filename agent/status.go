@@ -23,6 +23,8 @@ func statusError(err error) error {
 		return transfer.StatusOf(codes.Canceled, seguev1.Reason_REASON_CANCELLED, err.Error())
 	case errors.Is(err, errReplaced):
 		return transfer.StatusOf(codes.Aborted, seguev1.Reason_REASON_FENCED, err.Error())
+	case errors.Is(err, errLeaseEnded):
+		return transfer.StatusOf(codes.FailedPrecondition, seguev1.Reason_REASON_LEASE_ENDED, err.Error())
 	case errors.Is(err, errStopping):
 		return transfer.StatusOf(codes.Unavailable, seguev1.Reason_REASON_NOT_READY, err.Error())
 	}

@@ -245,10 +245,12 @@ func TestTakeover_PrimaryRestarts(t *testing.T) {
 	})
 }
 
-// The holder's engine came back as another one: what is held can't be loaded any more, and its memory is free.
+// The holder's engine came back as another one: what is held can't be loaded into it, and stays until somebody
+// gives it up or the engine is again what it was.
 func TestTakeover_EngineChanged(t *testing.T) {
 	pair(t, nil, func(t *testing.T, n *memNet, a, b *testNode) {
 		r, id := request(100), newID(t)
+		ref := reference(t, a, r)
 		var x transcript
 		x.read(generate(t, t.Context(), a, &seguev1.GenerateRequest{Session: id, Epoch: 1, Request: r, Protection: modeSync, Holder: b.peer}), tokens(10))
 		cancelRun(t, a, id, 1)
@@ -257,6 +259,11 @@ func TestTakeover_EngineChanged(t *testing.T) {
 		b.host.replace(t, changed)
 		_, err := takeover(t, t.Context(), b, x.order(id, 2, r, modeSync))()
 		wantReason(t, err, seguev1.Reason_REASON_FINGERPRINT_MISMATCH)
-		b.empty(t)
+		if v := b.view(t, id, "holder"); v.GetCommitted() < 10 {
+			t.Fatalf("the refusal lost what was held: %v", v)
+		}
+		b.host.replace(t, tinySim())
+		x.read(takeover(t, t.Context(), b, x.order(id, 3, r, modeSync)), nil)
+		x.equal(t, ref)
 	})
 }

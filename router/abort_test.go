@@ -70,6 +70,7 @@ func TestRouter_HalfClosedClient(t *testing.T) {
 	defer server.Stop()
 	cfg := router.DefaultConfig()
 	cfg.Listen, cfg.Admin, cfg.StallTimeout = "127.0.0.1:0", "127.0.0.1:0", time.Minute
+	cfg.Lease.TTL = 2 * time.Minute
 	cfg.Agents = []fleet.Member{{ID: "a", Addr: listener.Addr().String()}}
 	addrs := make(chan string, 1)
 	r, err := router.New(cfg, router.Deps{Listening: func(client, _ net.Addr) { addrs <- client.String() }})

@@ -17,6 +17,7 @@ import (
 // attempt is one agent working on a session. All fields but messages belong to the session's goroutine.
 type attempt struct {
 	node  *fleet.Node
+	claim *fleet.Claim
 	lease *fleet.Lease
 	epoch fence.Epoch
 	kind  string
@@ -108,17 +109,18 @@ func (a *attempt) send(ctx context.Context, m message) bool {
 	}
 }
 
-// stop ends the reader and gives the context back. Later calls do nothing.
+// stop ends the reader, the lease's renewals and gives the context back. Later calls do nothing.
 func (a *attempt) stop() {
 	a.cancel()
-	a.lease.Release()
+	a.lease.Revoke()
+	a.claim.Release()
 }
 
 // begin starts an attempt under the gate's epoch.
-func (s *session) begin(ctx context.Context, kind string, lease *fleet.Lease, h *holder, call func(context.Context, ...grpc.CallOption) (eventStream, error)) *attempt {
+func (s *session) begin(ctx context.Context, kind string, claim *fleet.Claim, h *holder, call func(context.Context, *seguev1.Lease, ...grpc.CallOption) (eventStream, error)) *attempt {
 	now := time.Now()
 	a := &attempt{
-		node: lease.Node, lease: lease, epoch: s.gate.Epoch(), kind: kind, holder: h,
+		node: claim.Node, claim: claim, lease: claim.Node.Lend(s.id, s.gate.Epoch()), epoch: s.gate.Epoch(), kind: kind, holder: h,
 		messages: make(chan message, 8), heard: now,
 	}
 	ctx, a.cancel = context.WithCancel(ctx)
@@ -138,21 +140,22 @@ func (s *session) begin(ctx context.Context, kind string, lease *fleet.Lease, h 
 	})
 	a.open = func(opts ...grpc.CallOption) {
 		s.readers.Go(func() {
-			a.read(ctx, func(ctx context.Context) (eventStream, error) { return call(ctx, opts...) })
+			a.read(ctx, func(ctx context.Context) (eventStream, error) { return call(ctx, a.lease.Quote(), opts...) })
 		})
 	}
 	a.open()
 	return a
 }
 
-// generate runs the prompt on the lease's node.
-func (s *session) generate(ctx context.Context, kind string, lease *fleet.Lease, h *holder) *attempt {
-	client := lease.Node.Client()
+// generate runs the prompt on the claim's node.
+func (s *session) generate(ctx context.Context, kind string, claim *fleet.Claim, h *holder) *attempt {
+	client := claim.Node.Client()
 	request := &seguev1.GenerateRequest{
 		Session: s.id[:], Epoch: uint64(s.gate.Epoch()), Request: s.wire, Protection: protectionModes[s.wish], Holder: h.peer(),
 		RequireProtection: s.mustProtect(), Window: uint32(s.cfg.Window), CommitTimeoutMs: uint32(s.cfg.CommitTimeout.Milliseconds()),
 	}
-	return s.begin(ctx, kind, lease, h, func(ctx context.Context, opts ...grpc.CallOption) (eventStream, error) {
+	return s.begin(ctx, kind, claim, h, func(ctx context.Context, lease *seguev1.Lease, opts ...grpc.CallOption) (eventStream, error) {
+		request.Lease = lease
 		stream, err := client.Generate(ctx, request, opts...)
 		return generateStream{stream}, err
 	})
@@ -167,7 +170,8 @@ func (s *session) takeover(ctx context.Context, from, h *holder) *attempt {
 		OutputDigest: s.outputDigest(), TextEnd: uint64(s.gate.TextEnd()), Request: s.wire, Protection: protectionModes[s.wish], Holder: h.peer(),
 		RequireProtection: s.mustProtect(), Window: uint32(s.cfg.Window), CommitTimeoutMs: uint32(s.cfg.CommitTimeout.Milliseconds()),
 	}
-	return s.begin(ctx, kindTakeover, s.r.fleet.Occupy(node), h, func(ctx context.Context, opts ...grpc.CallOption) (eventStream, error) {
+	return s.begin(ctx, kindTakeover, s.r.fleet.Occupy(node), h, func(ctx context.Context, lease *seguev1.Lease, opts ...grpc.CallOption) (eventStream, error) {
+		request.Lease = lease
 		stream, err := client.Takeover(ctx, request, opts...)
 		return takeoverStream{stream}, err
 	})

@@ -29,6 +29,7 @@ const (
 
 	CauseEngineAbort         Cause = "engine_abort"
 	CauseFenced              Cause = "fenced"
+	CauseLeaseEnded          Cause = "lease_ended"
 	CauseNotCovered          Cause = "not_covered"
 	CauseFingerprintMismatch Cause = "fingerprint_mismatch"
 	CauseDigestMismatch      Cause = "digest_mismatch"
@@ -61,6 +62,7 @@ var reasonCauses = map[seguev1.Reason]Cause{
 	seguev1.Reason_REASON_CANCELLED:            CauseFenced,
 	seguev1.Reason_REASON_HOLDER_LOST:          CauseUnprotected,
 	seguev1.Reason_REASON_UNKNOWN_MODEL:        CauseInvalidRequest,
+	seguev1.Reason_REASON_LEASE_ENDED:          CauseLeaseEnded,
 }
 
 // ending is how an attempt ended without a finish.
@@ -73,6 +75,8 @@ type ending struct {
 	private bool
 	// refused means that nothing ran: the agent said no at once, or was never reached.
 	refused bool
+	// said means that the agent itself says that the run has ended.
+	said bool
 }
 
 // text is the cause with its detail, for people.
@@ -94,17 +98,17 @@ func (e ending) public() string {
 // neverRan reports a refusal after which the same request may be sent again anywhere.
 func (e ending) neverRan() bool {
 	switch e.cause {
-	case CauseConnect, CauseNoCapacity, CauseNotReady:
+	case CauseConnect, CauseNoCapacity, CauseNotReady, CauseLeaseEnded:
 		return e.refused
 	}
 	return false
 }
 
 // passes reports an end of an unanswered takeover after which the holder may hold what it held: it was never
-// reached, or had no engine, or the connection broke.
+// reached, or too late, or had no engine, or the connection broke.
 func (e ending) passes() bool {
 	switch e.cause {
-	case CauseConnect, CauseNotReady, CauseReset:
+	case CauseConnect, CauseNotReady, CauseReset, CauseLeaseEnded:
 		return true
 	}
 	return false
@@ -133,7 +137,7 @@ func classify(err error, opened, answered bool) ending {
 			if detail == "" {
 				detail = s.Message()
 			}
-			return ending{cause: cause, reason: r.GetReason(), detail: detail, refused: !answered}
+			return ending{cause: cause, reason: r.GetReason(), detail: detail, refused: !answered, said: cause != CauseFenced}
 		}
 	}
 	e := ending{detail: s.Message(), private: true}

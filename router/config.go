@@ -10,6 +10,7 @@ import (
 	"time"
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
+	"github.com/seguekv/segue/fence"
 	"github.com/seguekv/segue/router/fleet"
 )
 
@@ -38,6 +39,29 @@ const (
 	UnprotectedContinue Unprotected = "continue"
 	UnprotectedFail     Unprotected = "fail"
 )
+
+// Source says what a session does about a failed attempt that nobody knows to have ended: its connection broke, or it
+// fell silent.
+type Source string
+
+// Policies for uncertain sources.
+const (
+	// SourceFence goes on at once: what the old attempt still does can't be published.
+	SourceFence Source = "fence"
+	// SourceWait first waits until the old attempt's agent has acknowledged its end, or its lease is over.
+	SourceWait Source = "wait"
+)
+
+// Lease bounds how long an agent goes on with a run without hearing from this router.
+type Lease struct {
+	TTL     time.Duration `yaml:"ttl"`
+	Renewal time.Duration `yaml:"renewal"`
+	// Margin is taken off the TTL by the agent and added to it by the router; it absorbs what their clocks differ in
+	// rate.
+	Margin time.Duration `yaml:"margin"`
+}
+
+func (l Lease) lease() fence.Lease { return fence.Lease{TTL: l.TTL, Margin: l.Margin} }
 
 // Queue is where new sessions wait for a free context.
 type Queue struct {
@@ -69,6 +93,9 @@ type Config struct {
 	TakeoverWait time.Duration `yaml:"takeover_wait"`
 	// StallTimeout is how long a stream may be silent, without token or progress message.
 	StallTimeout time.Duration `yaml:"stall_timeout"`
+	// UncertainSource says whether another attempt waits for the end of one that may go on.
+	UncertainSource Source `yaml:"uncertain_source"`
+	Lease           Lease  `yaml:"lease"`
 	// HeaderHold is how long response headers wait for the first content.
 	HeaderHold time.Duration `yaml:"header_hold"`
 	// ClientStall is how long one write to a client may take.
@@ -83,21 +110,23 @@ type Config struct {
 // DefaultConfig has every field but Agents.
 func DefaultConfig() Config {
 	return Config{
-		Listen:        "127.0.0.1:8080",
-		Admin:         "127.0.0.1:8081",
-		Protection:    ProtectionSync,
-		Window:        32,
-		CommitTimeout: 500 * time.Millisecond,
-		OnUnprotected: UnprotectedContinue,
-		MaxAttempts:   2,
-		MaxTakeovers:  8,
-		TakeoverWait:  5 * time.Second,
-		StallTimeout:  2 * time.Second,
-		HeaderHold:    10 * time.Second,
-		ClientStall:   30 * time.Second,
-		Queue:         Queue{Depth: 64, Wait: 5 * time.Second},
-		MaxBody:       8 << 20,
-		Drain:         10 * time.Second,
+		Listen:          "127.0.0.1:8080",
+		Admin:           "127.0.0.1:8081",
+		Protection:      ProtectionSync,
+		Window:          32,
+		CommitTimeout:   500 * time.Millisecond,
+		OnUnprotected:   UnprotectedContinue,
+		MaxAttempts:     2,
+		MaxTakeovers:    8,
+		TakeoverWait:    5 * time.Second,
+		StallTimeout:    2 * time.Second,
+		UncertainSource: SourceFence,
+		Lease:           Lease{TTL: 6 * time.Second, Renewal: time.Second, Margin: 500 * time.Millisecond},
+		HeaderHold:      10 * time.Second,
+		ClientStall:     30 * time.Second,
+		Queue:           Queue{Depth: 64, Wait: 5 * time.Second},
+		MaxBody:         8 << 20,
+		Drain:           10 * time.Second,
 	}
 }
 
@@ -149,7 +178,28 @@ func (c Config) Validate() error {
 	if c.StallTimeout <= c.CommitTimeout {
 		bad("stall_timeout", "is %v, not above router.commit_timeout (%v): a lost holder would look like a stalled engine", c.StallTimeout, c.CommitTimeout)
 	}
+	c.validateLease(bad)
 	return errors.Join(errs...)
+}
+
+func (c Config) validateLease(bad func(key, format string, args ...any)) {
+	if c.UncertainSource != SourceFence && c.UncertainSource != SourceWait {
+		bad("uncertain_source", "is %q, want fence or wait", c.UncertainSource)
+	}
+	l := c.Lease.lease()
+	if err := l.ValidateRenewal(c.Lease.Renewal); err != nil {
+		bad("lease", "%v", err)
+	}
+	// The wire carries milliseconds.
+	for _, d := range []time.Duration{l.TTL, l.Margin} {
+		if d%time.Millisecond != 0 {
+			bad("lease", "%v is not a whole number of milliseconds", d)
+		}
+	}
+	if l.Usable() <= c.StallTimeout {
+		bad("lease.ttl", "is %v, less the margin not above router.stall_timeout (%v): agents would end runs for a silence that the router forgives",
+			l.TTL, c.StallTimeout)
+	}
 }
 
 func (c Config) validateAgents(bad func(key, format string, args ...any)) {

@@ -27,6 +27,10 @@
 // then, and it is asked again under a new epoch until takeover_wait is over, after all others. At a session's end
 // every node that may hold something of it gets Cancel: unlike Release it also stops what is still on its way.
 //
+// Each run has a lease, which package fleet renews. With uncertain_source: wait, an attempt on another node begins only
+// when the old run has certainly ended: its agent said so, or acknowledged Cancel, or its lease is over. Otherwise
+// nobody waits: the gate alone keeps the old run from the client.
+//
 // d is the number of tokens the gate has accepted, and what a takeover must cover. The delivered count in
 // error objects is smaller or equal: tokens whose whole text was handed to the connection.
 //

@@ -33,6 +33,10 @@ type agent struct {
 	generate func(*seguev1.GenerateRequest, *events) error
 	takeover func(*seguev1.TakeoverRequest, *events) error
 	pair     func(*seguev1.PairRequest) error
+	cancel   func(*seguev1.CancelRequest) error
+	renew    func(*seguev1.RenewRequest) error
+	// out, if set, comes before each Describe.
+	out func(context.Context) error
 
 	mu        sync.Mutex
 	alive     bool
@@ -44,6 +48,9 @@ type agent struct {
 	pairs     []*seguev1.PairRequest
 	cancels   []*seguev1.CancelRequest
 	releases  []*seguev1.ReleaseRequest
+	renewals  []renewal
+	// running are the streams that are open.
+	running []*seguev1.RunStatus
 	// ended counts streams whose context is done.
 	ended int
 }
@@ -60,7 +67,9 @@ func newAgent(id string) *agent {
 		takeover: func(*seguev1.TakeoverRequest, *events) error {
 			return refusal(seguev1.Reason_REASON_NOT_COVERED, "nothing is held here")
 		},
-		pair: func(*seguev1.PairRequest) error { return nil },
+		pair:   func(*seguev1.PairRequest) error { return nil },
+		cancel: func(*seguev1.CancelRequest) error { return nil },
+		renew:  func(*seguev1.RenewRequest) error { return nil },
 	}
 }
 
@@ -130,7 +139,15 @@ func (a *agent) dial(ctx context.Context) (net.Conn, error) {
 	return listener.DialContext(ctx)
 }
 
-func (a *agent) Describe(context.Context, *seguev1.DescribeRequest) (*seguev1.DescribeResponse, error) {
+func (a *agent) Describe(ctx context.Context, _ *seguev1.DescribeRequest) (*seguev1.DescribeResponse, error) {
+	a.mu.Lock()
+	out := a.out
+	a.mu.Unlock()
+	if out != nil {
+		if err := out(ctx); err != nil {
+			return nil, err
+		}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.describe, nil
@@ -154,7 +171,7 @@ func (a *agent) Generate(r *seguev1.GenerateRequest, s grpc.ServerStreamingServe
 	a.generates = append(a.generates, r)
 	f := a.generate
 	a.mu.Unlock()
-	defer a.streamEnded()
+	defer a.streamEnded(a.streamBegins(r))
 	return f(r, &events{ctx: s.Context(), send: func(e *seguev1.Event) error { return s.Send(&seguev1.GenerateResponse{Event: e}) }})
 }
 
@@ -163,14 +180,27 @@ func (a *agent) Takeover(r *seguev1.TakeoverRequest, s grpc.ServerStreamingServe
 	a.takeovers = append(a.takeovers, r)
 	f := a.takeover
 	a.mu.Unlock()
-	defer a.streamEnded()
+	defer a.streamEnded(a.streamBegins(r))
 	return f(r, &events{ctx: s.Context(), send: func(e *seguev1.Event) error { return s.Send(&seguev1.TakeoverResponse{Event: e}) }})
 }
 
-func (a *agent) streamEnded() {
+func (a *agent) streamBegins(r interface {
+	GetSession() []byte
+	GetEpoch() uint64
+},
+) *seguev1.RunStatus {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	run := &seguev1.RunStatus{Session: r.GetSession(), Epoch: r.GetEpoch(), Phase: "decode", Prefilled: 3, Captured: 1}
+	a.running = append(a.running, run)
+	return run
+}
+
+func (a *agent) streamEnded(run *seguev1.RunStatus) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.ended++
+	a.running = slices.DeleteFunc(a.running, func(r *seguev1.RunStatus) bool { return r == run })
 }
 
 func (a *agent) Pair(_ context.Context, r *seguev1.PairRequest) (*seguev1.PairResponse, error) {
@@ -183,9 +213,10 @@ func (a *agent) Pair(_ context.Context, r *seguev1.PairRequest) (*seguev1.PairRe
 
 func (a *agent) Cancel(_ context.Context, r *seguev1.CancelRequest) (*seguev1.CancelResponse, error) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.cancels = append(a.cancels, r)
-	return &seguev1.CancelResponse{}, nil
+	f := a.cancel
+	a.mu.Unlock()
+	return &seguev1.CancelResponse{}, f(r)
 }
 
 func (a *agent) Release(_ context.Context, r *seguev1.ReleaseRequest) (*seguev1.ReleaseResponse, error) {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/seguekv/segue/fence"
 	"github.com/seguekv/segue/router"
 	"github.com/seguekv/segue/router/fleet"
 )
@@ -105,7 +106,7 @@ func newWorld(t *testing.T, names string, change func(*router.Config, map[string
 	var locked sync.Mutex
 	r, err := router.New(cfg, router.Deps{
 		Log:        slog.New(slog.NewTextHandler(lockedWriter{&locked, w.log}, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Registerer: w.metrics, Gatherer: w.metrics,
+		Registerer: w.metrics, Gatherer: w.metrics, Clock: virtual(),
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			return w.agents[strings.TrimSuffix(addr, ":1")].dial(ctx)
 		},
@@ -131,6 +132,13 @@ func newWorld(t *testing.T, names string, change func(*router.Config, map[string
 	go func() { w.done <- r.Run(ctx) }() // ends with close
 	synctest.Wait()
 	return w
+}
+
+// virtual is a clock of the bubble alone.
+func virtual() *fence.Clock {
+	start := time.Now()
+	elapsed := func() time.Duration { return time.Since(start) }
+	return fence.ClockOf(elapsed, elapsed)
 }
 
 type lockedWriter struct {

@@ -179,13 +179,18 @@ func (s *session) release(node *fleet.Node, epoch fence.Epoch) {
 	}, "session", s.id, "agent", node.ID())
 }
 
-// cancelRun tells an agent that runs up to epoch are over, its own and those it holds. Nobody waits for it.
-func (s *session) cancelRun(node *fleet.Node, epoch fence.Epoch) {
-	client := node.Client()
+// cancelRun tells an agent that runs up to epoch are over, its own and those it holds. The channel is closed when the
+// agent has answered.
+func (s *session) cancelRun(node *fleet.Node, epoch fence.Epoch) (acknowledged <-chan struct{}) {
+	client, done := node.Client(), make(chan struct{})
 	s.r.background.call("cancel", 2, cancelTimeout, func(ctx context.Context) error {
 		_, err := client.Cancel(ctx, &seguev1.CancelRequest{Session: s.id[:], Epoch: uint64(epoch)}, grpc.WaitForReady(true))
+		if err == nil {
+			close(done)
+		}
 		return err
 	}, "session", s.id, "agent", node.ID(), "epoch", uint64(epoch))
+	return done
 }
 
 // unasked counts holders that a takeover could ask.

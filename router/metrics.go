@@ -28,6 +28,12 @@ const (
 	takeoverNone    = "none"    // a protected session had no holder to ask
 )
 
+// Results of renewals.
+const (
+	renewalOK     = "ok"
+	renewalFailed = "failed"
+)
+
 // metrics of one router. Labels: result as above; reason is a Cause; node is an agent id of the configuration.
 type metrics struct {
 	sessions  *prometheus.CounterVec // result
@@ -35,6 +41,8 @@ type metrics struct {
 	retries   *prometheus.CounterVec // reason
 	pairings  *prometheus.CounterVec // result: ok or failed
 	changes   *prometheus.CounterVec // state: protected or unprotected
+	renewals  *prometheus.CounterVec // result: ok or failed
+	waits     *prometheus.CounterVec // result: acknowledged or expired
 	delivered prometheus.Counter
 	pause     prometheus.Histogram
 	detection prometheus.Histogram
@@ -60,15 +68,18 @@ func newMetrics(reg prometheus.Registerer, f *fleet.Fleet, g *registry) (*metric
 		retries:   counter("retries_total", "Runs from the prompt after a failed attempt, by the cause of its end.", "reason"),
 		pairings:  counter("pairings_total", "New holders asked for while a session runs, by result.", "result"),
 		changes:   counter("protection_changes_total", "Changes of sessions' protection state, as announced by their primaries.", "state"),
+		renewals:  counter("lease_renewals_total", "Calls that renew the leases of one agent's runs, by result.", "result"),
+		waits:     counter("source_waits_total", "Old runs that were waited for, by what told their end (uncertain_source: wait).", "result"),
 		delivered: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "segue", Subsystem: "router", Name: "delivered_tokens_total", Help: "Output tokens whose whole text was handed to a client's connection."}),
 		pause:     histogram("takeover_pause_seconds", "From the last token of the old node to the first token of the new one, for takeovers that resumed."),
 		detection: histogram("detection_seconds", "From the last sign of life of a failed attempt to the decision to fence it."),
 		firstText: histogram("first_text_seconds", "From the arrival of a request to its first text."),
 	}
 	all := []prometheus.Collector{
-		m.sessions, m.takeovers, m.retries, m.pairings, m.changes, m.delivered, m.pause, m.detection, m.firstText,
+		m.sessions, m.takeovers, m.retries, m.pairings, m.changes, m.renewals, m.waits, m.delivered, m.pause, m.detection, m.firstText,
 		gauge("active_sessions", "Sessions that have not ended.", func() float64 { return float64(g.live()) }),
 		gauge("queued_sessions", "Sessions that wait for a context.", func() float64 { return float64(f.Queued()) }),
+		gauge("leases", "Leases that are being renewed.", func() float64 { return float64(f.Leased()) }),
 		gauge("ready_agents", "Agents that are ready.", func() float64 { return float64(f.Ready()) }),
 		newWatermarks(g),
 	}
@@ -78,6 +89,14 @@ func newMetrics(reg prometheus.Registerer, f *fleet.Fleet, g *registry) (*metric
 		}
 	}
 	return m, nil
+}
+
+func (m *metrics) renewed(err error) {
+	result := renewalOK
+	if err != nil {
+		result = renewalFailed
+	}
+	m.renewals.WithLabelValues(result).Inc()
 }
 
 func (m *metrics) observe(h prometheus.Histogram, from, to time.Time) {

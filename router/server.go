@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/seguekv/segue/fence"
+	"github.com/seguekv/segue/fence/clock"
 	"github.com/seguekv/segue/router/fleet"
 	"github.com/seguekv/segue/snapshot"
 )
@@ -50,6 +51,8 @@ type Deps struct {
 	Rand io.Reader
 	// Listening is called once, when both listeners are open and before the first request is served.
 	Listening func(client, admin net.Addr)
+	// Clock is what leases count by; nil for the machine's.
+	Clock *fence.Clock
 	// Gate sees every call of every session's gate, from the session's goroutine; nil for nobody.
 	Gate func(session snapshot.SessionID, op fence.Op)
 }
@@ -73,6 +76,9 @@ func (d Deps) withDefaults() Deps {
 	}
 	if d.Rand == nil {
 		d.Rand = rand.Reader
+	}
+	if d.Clock == nil {
+		d.Clock = clock.System()
 	}
 	if d.Listening == nil {
 		d.Listening = func(net.Addr, net.Addr) {}
@@ -103,7 +109,11 @@ func New(cfg Config, deps Deps) (*Router, error) {
 	}
 	r := &Router{cfg: cfg, deps: deps.withDefaults(), registry: newRegistry(), handlers: newHandlers(), bodies: make(chan struct{}, bodiesAtOnce)}
 	r.log = r.deps.Log
-	r.fleet = fleet.New(fleet.Config{Members: cfg.Agents, QueueDepth: cfg.Queue.Depth, Dial: r.deps.Dial, Log: r.log})
+	leases := fleet.Leases{Lease: cfg.Lease.lease(), Renewal: cfg.Lease.Renewal, Clock: r.deps.Clock, Renewed: func(err error) { r.metrics.renewed(err) }}
+	if _, err := io.ReadFull(r.deps.Rand, leases.Grantor[:]); err != nil {
+		return nil, fmt.Errorf("mint grantor id: %w", err)
+	}
+	r.fleet = fleet.New(fleet.Config{Members: cfg.Agents, QueueDepth: cfg.Queue.Depth, Dial: r.deps.Dial, Log: r.log, Leases: leases})
 	var err error
 	if r.metrics, err = newMetrics(r.deps.Registerer, r.fleet, r.registry); err != nil {
 		return nil, fmt.Errorf("register router metrics: %w", err)

@@ -63,6 +63,8 @@ type session struct {
 	patience time.Time
 	// lost is the interruption that isn't mended yet.
 	lost *interruption
+	// strays are fenced runs that this session waits for before another one begins.
+	strays []stray
 	// finishedOn is the node whose run finished the session, or nil.
 	finishedOn *fleet.Node
 	lastToken  time.Time
@@ -148,28 +150,28 @@ func (s *session) place(ctx context.Context, kind string) (*attempt, *ending) {
 	if s.patience.IsZero() {
 		s.patience = time.Now().Add(s.cfg.Queue.Wait)
 	}
-	lease, failure := s.wait(ctx, kind)
+	claim, failure := s.wait(ctx, kind)
 	if failure != nil {
 		return nil, failure
 	}
-	node := lease.Node
+	node := claim.Node
 	var avoid []string
 	if s.lost != nil && !s.lost.end.refused {
 		avoid = append(avoid, s.lost.from)
 	}
 	h := s.chooseHolder(node, avoid...)
 	if h == nil && s.mustProtect() {
-		lease.Release()
+		claim.Release()
 		return nil, &ending{cause: CauseUnprotected, reason: seguev1.Reason_REASON_UNPROTECTED, detail: "no_holder"}
 	}
 	s.assign(h)
 	s.starts++
 	s.envelope.Fingerprint = systemFingerprint(node.Fingerprint())
-	return s.generate(ctx, kind, lease, h), nil
+	return s.generate(ctx, kind, claim, h), nil
 }
 
 // wait is the queue.
-func (s *session) wait(ctx context.Context, kind string) (*fleet.Lease, *ending) {
+func (s *session) wait(ctx context.Context, kind string) (*fleet.Claim, *ending) {
 	if len(s.refusers) > 0 && !time.Now().Before(s.patience) {
 		return nil, s.noContext("every agent with a free context refused")
 	}
@@ -182,17 +184,17 @@ func (s *session) wait(ctx context.Context, kind string) (*fleet.Lease, *ending)
 		if err != nil {
 			return nil, s.noContext("the queue is full")
 		}
-		lease, failure := s.waitFor(ctx, ticket, deadline.C)
+		claim, failure := s.waitFor(ctx, ticket, deadline.C)
 		ticket.Close()
-		if lease != nil || failure != nil {
-			return lease, failure
+		if claim != nil || failure != nil {
+			return claim, failure
 		}
 		s.refusers = nil
 	}
 }
 
-// waitFor returns a lease, or why there is none, or neither when refusers may be asked again.
-func (s *session) waitFor(ctx context.Context, ticket *fleet.Ticket, deadline <-chan time.Time) (*fleet.Lease, *ending) {
+// waitFor returns a claim, or why there is none, or neither when refusers may be asked again.
+func (s *session) waitFor(ctx context.Context, ticket *fleet.Ticket, deadline <-chan time.Time) (*fleet.Claim, *ending) {
 	var again <-chan time.Time
 	if len(s.refusers) > 0 {
 		t := time.NewTimer(refusalPause)
@@ -201,15 +203,15 @@ func (s *session) waitFor(ctx context.Context, ticket *fleet.Ticket, deadline <-
 	}
 	for {
 		select {
-		case lease := <-ticket.C:
-			return lease, nil
+		case claim := <-ticket.C:
+			return claim, nil
 		case <-again:
 			return nil, nil
 		case <-deadline:
-			// A lease that came at the same moment is better than an error.
+			// A claim that came at the same moment is better than an error.
 			select {
-			case lease := <-ticket.C:
-				return lease, nil
+			case claim := <-ticket.C:
+				return claim, nil
 			default:
 			}
 			return nil, s.noContext("no context became free within " + s.cfg.Queue.Wait.String())

@@ -22,6 +22,8 @@ type interruption struct {
 	d int
 	// heard is the last sign of life, fencedAt the decision.
 	heard, fencedAt time.Time
+	// freedAt is when another attempt could begin: at the fence, or after a wait for the old run.
+	freedAt time.Time
 	// refusals are the answers of the holders that were asked, without repetitions.
 	refusals []string
 	seam     *seguev1.Seam
@@ -43,7 +45,11 @@ func (s *session) recover(ctx context.Context, a *attempt, end ending) (*attempt
 	for {
 		switch decide(s.facts()) {
 		case actTakeover:
-			if next := s.tryTakeover(ctx); next != nil {
+			from := s.nextHolder()
+			if failure := s.awaitEnds(ctx, from.node()); failure != nil {
+				return nil, failure
+			}
+			if next := s.tryTakeover(ctx, from); next != nil {
 				return next, nil
 			}
 			return nil, &ending{cause: CauseUnprotected, reason: seguev1.Reason_REASON_UNPROTECTED,
@@ -53,6 +59,9 @@ func (s *session) recover(ctx context.Context, a *attempt, end ending) (*attempt
 				return nil, failure
 			}
 		case actRetry:
+			if failure := s.awaitEnds(ctx, nil); failure != nil {
+				return nil, failure
+			}
 			return s.retry(ctx)
 		default:
 			last := s.lost.end
@@ -103,8 +112,12 @@ func (s *session) fence(a *attempt, end ending) {
 		s.r.metrics.observe(s.r.metrics.detection, a.heard, now)
 	}
 	a.stop()
+	var acknowledged <-chan struct{}
 	if !end.refused && !again {
-		s.cancelRun(a.node, epoch)
+		acknowledged = s.cancelRun(a.node, epoch)
+	}
+	if !gone {
+		s.doubt(a, end, acknowledged)
 	}
 	if a.kind == kindTakeover && s.lost != nil && !gone {
 		s.failedTakeover(node, end)
@@ -112,7 +125,7 @@ func (s *session) fence(a *attempt, end ending) {
 			return // the interruption that it was to mend is still open
 		}
 	}
-	s.lost = &interruption{end: end, from: node, d: s.gate.Len(), heard: a.heard, fencedAt: now}
+	s.lost = &interruption{end: end, from: node, d: s.gate.Len(), heard: a.heard, fencedAt: now, freedAt: now}
 	for _, h := range s.pairing.holders {
 		if h.waits() {
 			h.asked = false
@@ -155,10 +168,8 @@ func (s *session) failedTakeover(node string, end ending) {
 		"cause", s.lost.end.cause, "refusal", end.cause, "detail", end.detail)
 }
 
-// tryTakeover asks the best holder that is left. Nil: the session must stay protected and no node is left
-// to hold it.
-func (s *session) tryTakeover(ctx context.Context) *attempt {
-	from := s.nextHolder()
+// tryTakeover asks a holder. Nil: the session must stay protected and no node is left to hold it.
+func (s *session) tryTakeover(ctx context.Context, from *holder) *attempt {
 	next := s.chooseNext(from)
 	if next == nil && s.mustProtect() {
 		return nil
@@ -248,12 +259,12 @@ func (s *session) repeat(a *attempt, end ending, bound time.Duration) (time.Dura
 		return bound, true
 	}
 	a.open(grpc.WaitForReady(true))
-	return max(bound, time.Until(s.lost.fencedAt.Add(s.cfg.TakeoverWait))), true
+	return max(bound, time.Until(s.lost.freedAt.Add(s.cfg.TakeoverWait))), true
 }
 
 // waiting counts holders whose refusal may pass in time.
 func (s *session) waiting(now time.Time) int {
-	if s.lost == nil || !now.Before(s.lost.fencedAt.Add(s.cfg.TakeoverWait)) {
+	if s.lost == nil || !now.Before(s.lost.freedAt.Add(s.cfg.TakeoverWait)) {
 		return 0
 	}
 	n := 0
@@ -270,7 +281,7 @@ func (s *session) awaitHolder(ctx context.Context) *ending {
 	for {
 		readied := s.r.fleet.Readied()
 		now := time.Now()
-		wake := s.lost.fencedAt.Add(s.cfg.TakeoverWait)
+		wake := s.lost.freedAt.Add(s.cfg.TakeoverWait)
 		if !now.Before(wake) {
 			return nil
 		}

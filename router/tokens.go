@@ -42,6 +42,7 @@ func (s *session) take(a *attempt, m message) (ending, outcome) {
 	a.heard = time.Now()
 	if !a.answered {
 		a.answered = true
+		a.lease.Answered()
 		if a.kind == kindTakeover {
 			s.forget(a.node) // it is the primary, no longer a holder
 			s.assign(a.holder)
@@ -194,7 +195,8 @@ func (s *session) onFinish(a *attempt, f *seguev1.Finish) *ending {
 		return malformed("finish: %v", err)
 	}
 	s.mended(a, time.Now())
-	a.lease.Release() // the context isn't needed while the client reads the rest
+	a.lease.Revoke()
+	a.claim.Release() // the context isn't needed while the client reads the rest
 	from := s.delivery.delivered
 	sent := from
 	if !s.out.streams() {

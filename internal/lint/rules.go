@@ -70,9 +70,10 @@ func Repository() Rules {
 	return Rules{
 		Layers: []Layer{
 			{0, []string{"api/..."}, "messages and services; everything may speak them"},
-			{0, []string{"internal/buildinfo", "internal/invariant", "internal/faultnet"}, "leaves without knowledge of the domain"},
+			{0, []string{"internal/buildinfo", "internal/invariant", "internal/faultnet", "internal/netns"}, "leaves without knowledge of the domain"},
 			{1, []string{"fence", "compat"}, "pure: epochs and gate, fingerprints and reasons"},
 			{2, []string{"snapshot"}, "pure: state, format, digests"},
+			{2, []string{"fence/clock"}, "the machine's clocks, behind fence's seam"},
 			{3, []string{"engines", "engines/sampling", "engines/text", "engines/decode", "engines/enginetest"}, "the engine interface and what engines share"},
 			{4, []string{"transfer/...", "engines/sim/...", "engines/llamacpp/...", "engines/link/..."}, "replication; one package per engine or transport, named after it"},
 			{5, []string{"router/...", "agent/...", "bench/..."}, "the parts a process is made of"},
@@ -95,8 +96,8 @@ func Repository() Rules {
 			{"github.com/spf13/cobra/...", []string{"cmd/segue", "cmd/segue-llamacpp"}, false, "commands live in cmd"},
 			{"testing", []string{"engines/enginetest"}, true, "product code doesn't carry the test runner"},
 			{"./engines/enginetest", nil, true, "a conformance suite is test code"},
-			{"./router/...", []string{"cmd/segue"}, true, "the benchmark measures from outside; only the program composes"},
-			{"./agent/...", []string{"cmd/segue"}, true, "the benchmark measures from outside; only the program composes"},
+			{"./router/...", []string{"cmd/segue", "internal/sim"}, true, "the benchmark measures from outside; only the program and the simulation compose"},
+			{"./agent/...", []string{"cmd/segue", "internal/sim"}, true, "the benchmark measures from outside; only the program and the simulation compose"},
 			{"./bench/...", []string{"cmd/segue"}, true, "only the program composes"},
 		},
 		Never: []Never{

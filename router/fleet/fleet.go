@@ -21,6 +21,8 @@ type Config struct {
 	// Dial opens a connection to an agent.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	Log  *slog.Logger
+	// Leases are what runs get.
+	Leases Leases
 }
 
 // Fleet is the set of nodes. Methods may be called concurrently.
@@ -29,6 +31,8 @@ type Fleet struct {
 	dial  func(context.Context, string) (net.Conn, error)
 	log   *slog.Logger
 	nodes []*Node // never changes; the states inside are guarded
+	// leases never change.
+	leases Leases
 
 	// mu guards every node's state and the fields below.
 	mu    sync.Mutex
@@ -40,14 +44,14 @@ type Fleet struct {
 
 // New starts nothing.
 func New(c Config) *Fleet {
-	f := &Fleet{depth: c.QueueDepth, dial: c.Dial, log: c.Log, readied: make(chan struct{})}
+	f := &Fleet{depth: c.QueueDepth, dial: c.Dial, log: c.Log, leases: c.Leases, readied: make(chan struct{})}
 	for _, m := range c.Members {
-		f.nodes = append(f.nodes, &Node{member: m, fleet: f, kick: make(chan struct{}, 1), state: nodeState{reason: "not described yet"}})
+		f.nodes = append(f.nodes, &Node{member: m, fleet: f, kick: make(chan struct{}, 1), ask: make(chan struct{}, 1), state: nodeState{reason: "not described yet", leases: map[run]*Lease{}}})
 	}
 	return f
 }
 
-// Run connects to every node and probes it until ctx ends; then it closes the connections.
+// Run connects to every node, probes it and renews its leases until ctx ends; then it closes the connections.
 func (f *Fleet) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -65,10 +69,11 @@ func (f *Fleet) Run(ctx context.Context) error {
 		f.mu.Unlock()
 		wg.Go(func() {
 			defer conn.Close()
-			var watch sync.WaitGroup
-			watch.Go(func() { n.watch(ctx, conn) })
+			var others sync.WaitGroup
+			others.Go(func() { n.watch(ctx, conn) })
+			others.Go(func() { n.renewals(ctx, client) })
 			n.probe(ctx, client)
-			watch.Wait()
+			others.Wait()
 		})
 	}
 	<-ctx.Done()
@@ -88,19 +93,19 @@ func (f *Fleet) Node(id string) *Node {
 // Len is the number of nodes, ready or not.
 func (f *Fleet) Len() int { return len(f.nodes) }
 
-// Lease counts one running session on its node.
-type Lease struct {
+// Claim counts one running session on its node.
+type Claim struct {
 	Node *Node
 	once sync.Once
 }
 
 // Release gives the context back. Later calls do nothing.
-func (l *Lease) Release() {
-	l.once.Do(func() {
-		f := l.Node.fleet
+func (c *Claim) Release() {
+	c.once.Do(func() {
+		f := c.Node.fleet
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		l.Node.state.ours--
+		c.Node.state.ours--
 		f.dispatchLocked()
 	})
 }
@@ -116,17 +121,17 @@ type Want struct {
 
 // Ticket is a place in the queue.
 type Ticket struct {
-	// C yields the lease when there is one; capacity 1, so that nobody waits for the receiver.
-	C     chan *Lease
+	// C yields the claim when there is one; capacity 1, so that nobody waits for the receiver.
+	C     chan *Claim
 	want  Want
 	fleet *Fleet
 }
 
-// Enqueue asks for a context. The lease may be there already. Close the ticket when done with it.
+// Enqueue asks for a context. The claim may be there already. Close the ticket when done with it.
 func (f *Fleet) Enqueue(w Want) (*Ticket, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	t := &Ticket{C: make(chan *Lease, 1), want: w, fleet: f}
+	t := &Ticket{C: make(chan *Claim, 1), want: w, fleet: f}
 	if f.placeLocked(t) {
 		return t, nil
 	}
@@ -141,32 +146,32 @@ func (f *Fleet) Enqueue(w Want) (*Ticket, error) {
 	return t, nil
 }
 
-// Close leaves the queue, and gives back a lease that nobody has received.
+// Close leaves the queue, and gives back a claim that nobody has received.
 func (t *Ticket) Close() {
 	f := t.fleet
 	f.mu.Lock()
 	f.queue = slices.DeleteFunc(f.queue, func(q *Ticket) bool { return q == t })
 	f.mu.Unlock()
 	select {
-	case l := <-t.C:
-		l.Release()
+	case c := <-t.C:
+		c.Release()
 	default:
 	}
 }
 
 // Occupy counts a session on n without asking for room: a takeover uses reserved contexts, and the
 // node itself decides.
-func (f *Fleet) Occupy(n *Node) *Lease {
+func (f *Fleet) Occupy(n *Node) *Claim {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.occupyLocked(n)
 }
 
-func (f *Fleet) occupyLocked(n *Node) *Lease {
+func (f *Fleet) occupyLocked(n *Node) *Claim {
 	f.turn++
 	n.state.ours++
 	n.state.lastUsed = f.turn
-	return &Lease{Node: n}
+	return &Claim{Node: n}
 }
 
 func (f *Fleet) placeLocked(t *Ticket) bool {
@@ -271,6 +276,7 @@ func (f *Fleet) Status() []Status {
 	list := make([]Status, len(f.nodes))
 	for i, n := range f.nodes {
 		list[i] = n.state.status(n.member)
+		list[i].Leases = n.leaseStatusLocked()
 	}
 	return list
 }

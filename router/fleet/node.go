@@ -48,6 +48,8 @@ type Status struct {
 	BootID           string `json:"boot_id"`
 	EngineBootID     string `json:"engine_boot_id"`
 	Model            string `json:"model"`
+	// Leases are those of this router's runs on the node.
+	Leases []LeaseStatus `json:"leases,omitempty"`
 }
 
 // Node is the handle of one agent.
@@ -55,6 +57,7 @@ type Node struct {
 	member Member
 	fleet  *Fleet
 	kick   chan struct{} // capacity 1: a pending request for an early probe
+	ask    chan struct{} // the same for an early renewal
 	// state is guarded by fleet.mu.
 	state nodeState
 }
@@ -67,9 +70,12 @@ type nodeState struct {
 	missed      int
 	// doubts rises with each Suspect: a probe that began before one proves nothing.
 	doubts uint64
-	// ours counts leases, foreign contexts in use that aren't ours.
+	// ours counts claims, foreign contexts in use that aren't ours.
 	ours, foreign, held int
 	lastUsed, lastHeld  uint64
+	// leases are those that are being renewed, question is what the next renewal answers.
+	leases   map[run]*Lease
+	question question
 }
 
 // ID is the agent's name in the configuration.
@@ -80,7 +86,7 @@ func (n *Node) Peer() *seguev1.Peer {
 	return &seguev1.Peer{Id: n.member.ID, Addr: n.member.Addr}
 }
 
-// Client calls the agent. Valid for nodes from leases and holds.
+// Client calls the agent. Valid for nodes from claims and holds.
 func (n *Node) Client() seguev1.NodeServiceClient {
 	n.fleet.mu.Lock()
 	defer n.fleet.mu.Unlock()
@@ -173,6 +179,7 @@ func (n *Node) watch(ctx context.Context, conn *grpc.ClientConn) {
 			conn.Connect()
 		case connectivity.Ready:
 			n.probeSoon()
+			n.askSoon()
 		case connectivity.TransientFailure:
 			n.down("no connection")
 		}
@@ -228,7 +235,7 @@ func (n *Node) describe(ctx context.Context, client seguev1.NodeServiceClient) t
 	return probeAgain
 }
 
-// apply takes in the outcome of a probe that began at doubts, with ours leases.
+// apply takes in the outcome of a probe that began at doubts, with ours claims.
 func (s *nodeState) apply(m Member, d *seguev1.DescribeResponse, err error, doubts uint64, ours int) {
 	if err != nil {
 		s.missed++

@@ -102,6 +102,8 @@ const (
 	Reason_REASON_CANCELLED       Reason = 16
 	Reason_REASON_HOLDER_LOST     Reason = 17
 	Reason_REASON_UNKNOWN_MODEL   Reason = 18
+	// The run's lease is over: nothing was heard from its grantor in time.
+	Reason_REASON_LEASE_ENDED Reason = 19
 )
 
 // Enum value maps for Reason.
@@ -126,6 +128,7 @@ var (
 		16: "REASON_CANCELLED",
 		17: "REASON_HOLDER_LOST",
 		18: "REASON_UNKNOWN_MODEL",
+		19: "REASON_LEASE_ENDED",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":          0,
@@ -147,6 +150,7 @@ var (
 		"REASON_CANCELLED":            16,
 		"REASON_HOLDER_LOST":          17,
 		"REASON_UNKNOWN_MODEL":        18,
+		"REASON_LEASE_ENDED":          19,
 	}
 )
 
@@ -630,6 +634,93 @@ func (x *Peer) GetAddr() string {
 	return ""
 }
 
+// Lease is what a call grants to the run that it starts. A repeat of the call renews it.
+type Lease struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Random id of the grantor's process life, 16 bytes.
+	Grantor []byte `protobuf:"bytes,1,opt,name=grantor,proto3" json:"grantor,omitempty"`
+	// 0 .. 10 minutes. 0: no lease; then only the orphan grace time bounds a run without a caller.
+	TtlMs uint32 `protobuf:"varint,2,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	// Below ttl_ms. The agent stops that much before the ttl, the grantor waits that much longer.
+	MarginMs uint32 `protobuf:"varint,3,opt,name=margin_ms,json=marginMs,proto3" json:"margin_ms,omitempty"`
+	// The agent's latest RenewResponse: its boot_id and number. The lease counts from when the agent made it. A call that
+	// comes too late for that, or to another boot, is refused with REASON_LEASE_ENDED.
+	//
+	// Number 0, before the first RenewResponse: the lease counts from the call's receipt. The grantor can't know when that
+	// is, and counts from the last moment at which the call may be on its way: the receipt of the run's first event, or
+	// else when it gave up the call. A call that lies unread before a stopped process longer than that is the exception
+	// to the rule above: only an acknowledged Cancel says that nothing of it runs.
+	BootId        []byte `protobuf:"bytes,4,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	Number        uint64 `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lease) Reset() {
+	*x = Lease{}
+	mi := &file_segue_v1_node_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lease) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lease) ProtoMessage() {}
+
+func (x *Lease) ProtoReflect() protoreflect.Message {
+	mi := &file_segue_v1_node_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lease.ProtoReflect.Descriptor instead.
+func (*Lease) Descriptor() ([]byte, []int) {
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Lease) GetGrantor() []byte {
+	if x != nil {
+		return x.Grantor
+	}
+	return nil
+}
+
+func (x *Lease) GetTtlMs() uint32 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+func (x *Lease) GetMarginMs() uint32 {
+	if x != nil {
+		return x.MarginMs
+	}
+	return 0
+}
+
+func (x *Lease) GetBootId() []byte {
+	if x != nil {
+		return x.BootId
+	}
+	return nil
+}
+
+func (x *Lease) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 type DescribeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -638,7 +729,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[6]
+	mi := &file_segue_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -650,7 +741,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[6]
+	mi := &file_segue_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -663,7 +754,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 type DescribeResponse struct {
@@ -693,7 +784,7 @@ type DescribeResponse struct {
 
 func (x *DescribeResponse) Reset() {
 	*x = DescribeResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[7]
+	mi := &file_segue_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -705,7 +796,7 @@ func (x *DescribeResponse) String() string {
 func (*DescribeResponse) ProtoMessage() {}
 
 func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[7]
+	mi := &file_segue_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -718,7 +809,7 @@ func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DescribeResponse) GetNodeId() string {
@@ -835,13 +926,15 @@ type GenerateRequest struct {
 	Window uint32 `protobuf:"varint,8,opt,name=window,proto3" json:"window,omitempty"`
 	// Age of the oldest captured, uncommitted boundary at which the holder counts as lost; 0 = default.
 	CommitTimeoutMs uint32 `protobuf:"varint,9,opt,name=commit_timeout_ms,json=commitTimeoutMs,proto3" json:"commit_timeout_ms,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Absent: no lease.
+	Lease         *Lease `protobuf:"bytes,10,opt,name=lease,proto3" json:"lease,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GenerateRequest) Reset() {
 	*x = GenerateRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[8]
+	mi := &file_segue_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -853,7 +946,7 @@ func (x *GenerateRequest) String() string {
 func (*GenerateRequest) ProtoMessage() {}
 
 func (x *GenerateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[8]
+	mi := &file_segue_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -866,7 +959,7 @@ func (x *GenerateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateRequest.ProtoReflect.Descriptor instead.
 func (*GenerateRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GenerateRequest) GetSession() []byte {
@@ -932,6 +1025,13 @@ func (x *GenerateRequest) GetCommitTimeoutMs() uint32 {
 	return 0
 }
 
+func (x *GenerateRequest) GetLease() *Lease {
+	if x != nil {
+		return x.Lease
+	}
+	return nil
+}
+
 type GenerateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Event         *Event                 `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
@@ -941,7 +1041,7 @@ type GenerateResponse struct {
 
 func (x *GenerateResponse) Reset() {
 	*x = GenerateResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[9]
+	mi := &file_segue_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -953,7 +1053,7 @@ func (x *GenerateResponse) String() string {
 func (*GenerateResponse) ProtoMessage() {}
 
 func (x *GenerateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[9]
+	mi := &file_segue_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -966,7 +1066,7 @@ func (x *GenerateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateResponse.ProtoReflect.Descriptor instead.
 func (*GenerateResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GenerateResponse) GetEvent() *Event {
@@ -995,13 +1095,15 @@ type TakeoverRequest struct {
 	Window            uint32         `protobuf:"varint,10,opt,name=window,proto3" json:"window,omitempty"`
 	CommitTimeoutMs   uint32         `protobuf:"varint,11,opt,name=commit_timeout_ms,json=commitTimeoutMs,proto3" json:"commit_timeout_ms,omitempty"`
 	RequireProtection bool           `protobuf:"varint,12,opt,name=require_protection,json=requireProtection,proto3" json:"require_protection,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Absent: no lease.
+	Lease         *Lease `protobuf:"bytes,13,opt,name=lease,proto3" json:"lease,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TakeoverRequest) Reset() {
 	*x = TakeoverRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[10]
+	mi := &file_segue_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1013,7 +1115,7 @@ func (x *TakeoverRequest) String() string {
 func (*TakeoverRequest) ProtoMessage() {}
 
 func (x *TakeoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[10]
+	mi := &file_segue_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1026,7 +1128,7 @@ func (x *TakeoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeoverRequest.ProtoReflect.Descriptor instead.
 func (*TakeoverRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TakeoverRequest) GetSession() []byte {
@@ -1113,6 +1215,13 @@ func (x *TakeoverRequest) GetRequireProtection() bool {
 	return false
 }
 
+func (x *TakeoverRequest) GetLease() *Lease {
+	if x != nil {
+		return x.Lease
+	}
+	return nil
+}
+
 type TakeoverResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Event         *Event                 `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
@@ -1122,7 +1231,7 @@ type TakeoverResponse struct {
 
 func (x *TakeoverResponse) Reset() {
 	*x = TakeoverResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[11]
+	mi := &file_segue_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1243,7 @@ func (x *TakeoverResponse) String() string {
 func (*TakeoverResponse) ProtoMessage() {}
 
 func (x *TakeoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[11]
+	mi := &file_segue_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1256,7 @@ func (x *TakeoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeoverResponse.ProtoReflect.Descriptor instead.
 func (*TakeoverResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TakeoverResponse) GetEvent() *Event {
@@ -1174,7 +1283,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_segue_v1_node_proto_msgTypes[12]
+	mi := &file_segue_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1186,7 +1295,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[12]
+	mi := &file_segue_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1199,7 +1308,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Event) GetEvent() isEvent_Event {
@@ -1314,7 +1423,7 @@ type Prompt struct {
 
 func (x *Prompt) Reset() {
 	*x = Prompt{}
-	mi := &file_segue_v1_node_proto_msgTypes[13]
+	mi := &file_segue_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1326,7 +1435,7 @@ func (x *Prompt) String() string {
 func (*Prompt) ProtoMessage() {}
 
 func (x *Prompt) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[13]
+	mi := &file_segue_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1339,7 +1448,7 @@ func (x *Prompt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prompt.ProtoReflect.Descriptor instead.
 func (*Prompt) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Prompt) GetTokens() uint32 {
@@ -1370,7 +1479,7 @@ type Seam struct {
 
 func (x *Seam) Reset() {
 	*x = Seam{}
-	mi := &file_segue_v1_node_proto_msgTypes[14]
+	mi := &file_segue_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1382,7 +1491,7 @@ func (x *Seam) String() string {
 func (*Seam) ProtoMessage() {}
 
 func (x *Seam) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[14]
+	mi := &file_segue_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1395,7 +1504,7 @@ func (x *Seam) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Seam.ProtoReflect.Descriptor instead.
 func (*Seam) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Seam) GetBoundary() uint32 {
@@ -1443,7 +1552,7 @@ type Protection struct {
 
 func (x *Protection) Reset() {
 	*x = Protection{}
-	mi := &file_segue_v1_node_proto_msgTypes[15]
+	mi := &file_segue_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1455,7 +1564,7 @@ func (x *Protection) String() string {
 func (*Protection) ProtoMessage() {}
 
 func (x *Protection) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[15]
+	mi := &file_segue_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1468,7 +1577,7 @@ func (x *Protection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Protection.ProtoReflect.Descriptor instead.
 func (*Protection) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Protection) GetProtected() bool {
@@ -1522,7 +1631,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_segue_v1_node_proto_msgTypes[16]
+	mi := &file_segue_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1534,7 +1643,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[16]
+	mi := &file_segue_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1547,7 +1656,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Token) GetIndex() uint32 {
@@ -1599,7 +1708,7 @@ type Finish struct {
 
 func (x *Finish) Reset() {
 	*x = Finish{}
-	mi := &file_segue_v1_node_proto_msgTypes[17]
+	mi := &file_segue_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1611,7 +1720,7 @@ func (x *Finish) String() string {
 func (*Finish) ProtoMessage() {}
 
 func (x *Finish) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[17]
+	mi := &file_segue_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1624,7 +1733,7 @@ func (x *Finish) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finish.ProtoReflect.Descriptor instead.
 func (*Finish) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Finish) GetTokens() uint32 {
@@ -1664,7 +1773,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_segue_v1_node_proto_msgTypes[18]
+	mi := &file_segue_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1676,7 +1785,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[18]
+	mi := &file_segue_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1689,7 +1798,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Progress) GetPrefilledTokens() uint32 {
@@ -1738,7 +1847,7 @@ type PairRequest struct {
 
 func (x *PairRequest) Reset() {
 	*x = PairRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[19]
+	mi := &file_segue_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1750,7 +1859,7 @@ func (x *PairRequest) String() string {
 func (*PairRequest) ProtoMessage() {}
 
 func (x *PairRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[19]
+	mi := &file_segue_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1763,7 +1872,7 @@ func (x *PairRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairRequest.ProtoReflect.Descriptor instead.
 func (*PairRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PairRequest) GetSession() []byte {
@@ -1795,7 +1904,7 @@ type PairResponse struct {
 
 func (x *PairResponse) Reset() {
 	*x = PairResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[20]
+	mi := &file_segue_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1807,7 +1916,7 @@ func (x *PairResponse) String() string {
 func (*PairResponse) ProtoMessage() {}
 
 func (x *PairResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[20]
+	mi := &file_segue_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1820,7 +1929,7 @@ func (x *PairResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairResponse.ProtoReflect.Descriptor instead.
 func (*PairResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 type CancelRequest struct {
@@ -1833,7 +1942,7 @@ type CancelRequest struct {
 
 func (x *CancelRequest) Reset() {
 	*x = CancelRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[21]
+	mi := &file_segue_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1845,7 +1954,7 @@ func (x *CancelRequest) String() string {
 func (*CancelRequest) ProtoMessage() {}
 
 func (x *CancelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[21]
+	mi := &file_segue_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1858,7 +1967,7 @@ func (x *CancelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequest.ProtoReflect.Descriptor instead.
 func (*CancelRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CancelRequest) GetSession() []byte {
@@ -1885,7 +1994,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[22]
+	mi := &file_segue_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1897,7 +2006,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[22]
+	mi := &file_segue_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1910,7 +2019,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CancelResponse) GetWasRunning() bool {
@@ -1918,6 +2027,349 @@ func (x *CancelResponse) GetWasRunning() bool {
 		return x.WasRunning
 	}
 	return false
+}
+
+type RenewRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in the calls that started the runs.
+	Grantor []byte `protobuf:"bytes,1,opt,name=grantor,proto3" json:"grantor,omitempty"`
+	// Of the response that asked for the grants. Grants of another boot, or of a number that the agent doesn't
+	// remember, are ignored.
+	BootId []byte        `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	Number uint64        `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	Grants []*LeaseGrant `protobuf:"bytes,4,rep,name=grants,proto3" json:"grants,omitempty"`
+	// Runs that the grantor won't renew, because they are fenced or it doesn't know them: they end at once.
+	Ended         []*Run `protobuf:"bytes,5,rep,name=ended,proto3" json:"ended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewRequest) Reset() {
+	*x = RenewRequest{}
+	mi := &file_segue_v1_node_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewRequest) ProtoMessage() {}
+
+func (x *RenewRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_segue_v1_node_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
+func (*RenewRequest) Descriptor() ([]byte, []int) {
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *RenewRequest) GetGrantor() []byte {
+	if x != nil {
+		return x.Grantor
+	}
+	return nil
+}
+
+func (x *RenewRequest) GetBootId() []byte {
+	if x != nil {
+		return x.BootId
+	}
+	return nil
+}
+
+func (x *RenewRequest) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *RenewRequest) GetGrants() []*LeaseGrant {
+	if x != nil {
+		return x.Grants
+	}
+	return nil
+}
+
+func (x *RenewRequest) GetEnded() []*Run {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+// LeaseGrant renews the lease of one run. It never shortens it.
+type LeaseGrant struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       []byte                 `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	TtlMs         uint32                 `protobuf:"varint,3,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	MarginMs      uint32                 `protobuf:"varint,4,opt,name=margin_ms,json=marginMs,proto3" json:"margin_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaseGrant) Reset() {
+	*x = LeaseGrant{}
+	mi := &file_segue_v1_node_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaseGrant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaseGrant) ProtoMessage() {}
+
+func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
+	mi := &file_segue_v1_node_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
+func (*LeaseGrant) Descriptor() ([]byte, []int) {
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *LeaseGrant) GetSession() []byte {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
+func (x *LeaseGrant) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *LeaseGrant) GetTtlMs() uint32 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+func (x *LeaseGrant) GetMarginMs() uint32 {
+	if x != nil {
+		return x.MarginMs
+	}
+	return 0
+}
+
+// Run names one attempt.
+type Run struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       []byte                 `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Run) Reset() {
+	*x = Run{}
+	mi := &file_segue_v1_node_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Run) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Run) ProtoMessage() {}
+
+func (x *Run) ProtoReflect() protoreflect.Message {
+	mi := &file_segue_v1_node_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Run.ProtoReflect.Descriptor instead.
+func (*Run) Descriptor() ([]byte, []int) {
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Run) GetSession() []byte {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
+func (x *Run) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+// RenewResponse asks for renewals: for each run here whose lease is the grantor's.
+type RenewResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	BootId []byte                 `protobuf:"bytes,1,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// Rises with each response of the boot; the first is 1.
+	Number        uint64       `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	Runs          []*RunStatus `protobuf:"bytes,3,rep,name=runs,proto3" json:"runs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewResponse) Reset() {
+	*x = RenewResponse{}
+	mi := &file_segue_v1_node_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewResponse) ProtoMessage() {}
+
+func (x *RenewResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_segue_v1_node_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
+func (*RenewResponse) Descriptor() ([]byte, []int) {
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *RenewResponse) GetBootId() []byte {
+	if x != nil {
+		return x.BootId
+	}
+	return nil
+}
+
+func (x *RenewResponse) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *RenewResponse) GetRuns() []*RunStatus {
+	if x != nil {
+		return x.Runs
+	}
+	return nil
+}
+
+// RunStatus says how far a run has come.
+type RunStatus struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Session []byte                 `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	Epoch   uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// "queued", "prefill", "decode" or "finished": the engine is done, tokens are still to be handed out.
+	Phase string `protobuf:"bytes,3,opt,name=phase,proto3" json:"phase,omitempty"`
+	// Prompt tokens computed and output tokens captured.
+	Prefilled     uint32 `protobuf:"varint,4,opt,name=prefilled,proto3" json:"prefilled,omitempty"`
+	Captured      uint32 `protobuf:"varint,5,opt,name=captured,proto3" json:"captured,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunStatus) Reset() {
+	*x = RunStatus{}
+	mi := &file_segue_v1_node_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunStatus) ProtoMessage() {}
+
+func (x *RunStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_segue_v1_node_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunStatus.ProtoReflect.Descriptor instead.
+func (*RunStatus) Descriptor() ([]byte, []int) {
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *RunStatus) GetSession() []byte {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
+func (x *RunStatus) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *RunStatus) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *RunStatus) GetPrefilled() uint32 {
+	if x != nil {
+		return x.Prefilled
+	}
+	return 0
+}
+
+func (x *RunStatus) GetCaptured() uint32 {
+	if x != nil {
+		return x.Captured
+	}
+	return 0
 }
 
 type ReleaseRequest struct {
@@ -1930,7 +2382,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[23]
+	mi := &file_segue_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1942,7 +2394,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[23]
+	mi := &file_segue_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1955,7 +2407,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReleaseRequest) GetSession() []byte {
@@ -1981,7 +2433,7 @@ type ReleaseResponse struct {
 
 func (x *ReleaseResponse) Reset() {
 	*x = ReleaseResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[24]
+	mi := &file_segue_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1993,7 +2445,7 @@ func (x *ReleaseResponse) String() string {
 func (*ReleaseResponse) ProtoMessage() {}
 
 func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[24]
+	mi := &file_segue_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2006,7 +2458,7 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReleaseResponse) GetWasHeld() bool {
@@ -2024,7 +2476,7 @@ type SessionsRequest struct {
 
 func (x *SessionsRequest) Reset() {
 	*x = SessionsRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[25]
+	mi := &file_segue_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2036,7 +2488,7 @@ func (x *SessionsRequest) String() string {
 func (*SessionsRequest) ProtoMessage() {}
 
 func (x *SessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[25]
+	mi := &file_segue_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2049,7 +2501,7 @@ func (x *SessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionsRequest.ProtoReflect.Descriptor instead.
 func (*SessionsRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 type SessionsResponse struct {
@@ -2061,7 +2513,7 @@ type SessionsResponse struct {
 
 func (x *SessionsResponse) Reset() {
 	*x = SessionsResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[26]
+	mi := &file_segue_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2073,7 +2525,7 @@ func (x *SessionsResponse) String() string {
 func (*SessionsResponse) ProtoMessage() {}
 
 func (x *SessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[26]
+	mi := &file_segue_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2086,7 +2538,7 @@ func (x *SessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionsResponse.ProtoReflect.Descriptor instead.
 func (*SessionsResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SessionsResponse) GetSessions() []*SessionInfo {
@@ -2101,23 +2553,25 @@ type SessionInfo struct {
 	Session []byte                 `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
 	Epoch   uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// "primary" or "holder".
-	Role          string `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
-	Peer          string `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"`
-	Protected     bool   `protobuf:"varint,5,opt,name=protected,proto3" json:"protected,omitempty"`
-	PromptTokens  uint32 `protobuf:"varint,6,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
-	Captured      uint32 `protobuf:"varint,7,opt,name=captured,proto3" json:"captured,omitempty"`
-	Sent          uint32 `protobuf:"varint,8,opt,name=sent,proto3" json:"sent,omitempty"`
-	Committed     uint32 `protobuf:"varint,9,opt,name=committed,proto3" json:"committed,omitempty"`
-	Base          uint32 `protobuf:"varint,10,opt,name=base,proto3" json:"base,omitempty"`
-	Bytes         uint64 `protobuf:"varint,11,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	State         string `protobuf:"bytes,12,opt,name=state,proto3" json:"state,omitempty"`
+	Role         string `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
+	Peer         string `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"`
+	Protected    bool   `protobuf:"varint,5,opt,name=protected,proto3" json:"protected,omitempty"`
+	PromptTokens uint32 `protobuf:"varint,6,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
+	Captured     uint32 `protobuf:"varint,7,opt,name=captured,proto3" json:"captured,omitempty"`
+	Sent         uint32 `protobuf:"varint,8,opt,name=sent,proto3" json:"sent,omitempty"`
+	Committed    uint32 `protobuf:"varint,9,opt,name=committed,proto3" json:"committed,omitempty"`
+	Base         uint32 `protobuf:"varint,10,opt,name=base,proto3" json:"base,omitempty"`
+	Bytes        uint64 `protobuf:"varint,11,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	State        string `protobuf:"bytes,12,opt,name=state,proto3" json:"state,omitempty"`
+	// What is left of the run's lease, rounded up. 0: it has none, or it is over.
+	LeaseMs       uint32 `protobuf:"varint,13,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SessionInfo) Reset() {
 	*x = SessionInfo{}
-	mi := &file_segue_v1_node_proto_msgTypes[27]
+	mi := &file_segue_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2129,7 +2583,7 @@ func (x *SessionInfo) String() string {
 func (*SessionInfo) ProtoMessage() {}
 
 func (x *SessionInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[27]
+	mi := &file_segue_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2142,7 +2596,7 @@ func (x *SessionInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionInfo.ProtoReflect.Descriptor instead.
 func (*SessionInfo) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SessionInfo) GetSession() []byte {
@@ -2229,6 +2683,13 @@ func (x *SessionInfo) GetState() string {
 	return ""
 }
 
+func (x *SessionInfo) GetLeaseMs() uint32 {
+	if x != nil {
+		return x.LeaseMs
+	}
+	return 0
+}
+
 // Refusal says why a call was refused or a run ended early.
 type Refusal struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -2241,7 +2702,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_segue_v1_node_proto_msgTypes[28]
+	mi := &file_segue_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2253,7 +2714,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[28]
+	mi := &file_segue_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2266,7 +2727,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Refusal) GetReason() Reason {
@@ -2299,7 +2760,7 @@ type ReplicateRequest struct {
 
 func (x *ReplicateRequest) Reset() {
 	*x = ReplicateRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[29]
+	mi := &file_segue_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2311,7 +2772,7 @@ func (x *ReplicateRequest) String() string {
 func (*ReplicateRequest) ProtoMessage() {}
 
 func (x *ReplicateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[29]
+	mi := &file_segue_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2324,7 +2785,7 @@ func (x *ReplicateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateRequest.ProtoReflect.Descriptor instead.
 func (*ReplicateRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ReplicateRequest) GetFrame() isReplicateRequest_Frame {
@@ -2379,7 +2840,7 @@ type ReplicateHello struct {
 
 func (x *ReplicateHello) Reset() {
 	*x = ReplicateHello{}
-	mi := &file_segue_v1_node_proto_msgTypes[30]
+	mi := &file_segue_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2391,7 +2852,7 @@ func (x *ReplicateHello) String() string {
 func (*ReplicateHello) ProtoMessage() {}
 
 func (x *ReplicateHello) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[30]
+	mi := &file_segue_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2404,7 +2865,7 @@ func (x *ReplicateHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateHello.ProtoReflect.Descriptor instead.
 func (*ReplicateHello) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ReplicateHello) GetVersion() uint32 {
@@ -2442,7 +2903,7 @@ type ReplicateResponse struct {
 
 func (x *ReplicateResponse) Reset() {
 	*x = ReplicateResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[31]
+	mi := &file_segue_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2454,7 +2915,7 @@ func (x *ReplicateResponse) String() string {
 func (*ReplicateResponse) ProtoMessage() {}
 
 func (x *ReplicateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[31]
+	mi := &file_segue_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2467,7 +2928,7 @@ func (x *ReplicateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateResponse.ProtoReflect.Descriptor instead.
 func (*ReplicateResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ReplicateResponse) GetFrame() isReplicateResponse_Frame {
@@ -2539,7 +3000,7 @@ type ReplicateWelcome struct {
 
 func (x *ReplicateWelcome) Reset() {
 	*x = ReplicateWelcome{}
-	mi := &file_segue_v1_node_proto_msgTypes[32]
+	mi := &file_segue_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2551,7 +3012,7 @@ func (x *ReplicateWelcome) String() string {
 func (*ReplicateWelcome) ProtoMessage() {}
 
 func (x *ReplicateWelcome) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[32]
+	mi := &file_segue_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2564,7 +3025,7 @@ func (x *ReplicateWelcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateWelcome.ProtoReflect.Descriptor instead.
 func (*ReplicateWelcome) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ReplicateWelcome) GetVersion() uint32 {
@@ -2613,7 +3074,7 @@ type ResumeOffer struct {
 
 func (x *ResumeOffer) Reset() {
 	*x = ResumeOffer{}
-	mi := &file_segue_v1_node_proto_msgTypes[33]
+	mi := &file_segue_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2625,7 +3086,7 @@ func (x *ResumeOffer) String() string {
 func (*ResumeOffer) ProtoMessage() {}
 
 func (x *ResumeOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[33]
+	mi := &file_segue_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2638,7 +3099,7 @@ func (x *ResumeOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeOffer.ProtoReflect.Descriptor instead.
 func (*ResumeOffer) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ResumeOffer) GetSession() []byte {
@@ -2704,7 +3165,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_segue_v1_node_proto_msgTypes[34]
+	mi := &file_segue_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2716,7 +3177,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[34]
+	mi := &file_segue_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2729,7 +3190,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Ack) GetSession() []byte {
@@ -2781,7 +3242,7 @@ type Reject struct {
 
 func (x *Reject) Reset() {
 	*x = Reject{}
-	mi := &file_segue_v1_node_proto_msgTypes[35]
+	mi := &file_segue_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2793,7 +3254,7 @@ func (x *Reject) String() string {
 func (*Reject) ProtoMessage() {}
 
 func (x *Reject) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[35]
+	mi := &file_segue_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2806,7 +3267,7 @@ func (x *Reject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reject.ProtoReflect.Descriptor instead.
 func (*Reject) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Reject) GetSession() []byte {
@@ -2886,7 +3347,13 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"*\n" +
 	"\x04Peer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
-	"\x04addr\x18\x02 \x01(\tR\x04addr\"\x11\n" +
+	"\x04addr\x18\x02 \x01(\tR\x04addr\"\x86\x01\n" +
+	"\x05Lease\x12\x18\n" +
+	"\agrantor\x18\x01 \x01(\fR\agrantor\x12\x15\n" +
+	"\x06ttl_ms\x18\x02 \x01(\rR\x05ttlMs\x12\x1b\n" +
+	"\tmargin_ms\x18\x03 \x01(\rR\bmarginMs\x12\x17\n" +
+	"\aboot_id\x18\x04 \x01(\fR\x06bootId\x12\x16\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\"\x11\n" +
 	"\x0fDescribeRequest\"\xf6\x03\n" +
 	"\x10DescribeResponse\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x17\n" +
@@ -2903,7 +3370,7 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x14snapshot_bytes_limit\x18\v \x01(\x04R\x12snapshotBytesLimit\x12.\n" +
 	"\x13snapshot_bytes_used\x18\f \x01(\x04R\x11snapshotBytesUsed\x12\x14\n" +
 	"\x05ready\x18\r \x01(\bR\x05ready\x12(\n" +
-	"\x10not_ready_reason\x18\x0e \x01(\tR\x0enotReadyReason\"\xe2\x02\n" +
+	"\x10not_ready_reason\x18\x0e \x01(\tR\x0enotReadyReason\"\x89\x03\n" +
 	"\x0fGenerateRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\fR\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12+\n" +
@@ -2916,9 +3383,11 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"from_index\x18\x06 \x01(\rR\tfromIndex\x12-\n" +
 	"\x12require_protection\x18\a \x01(\bR\x11requireProtection\x12\x16\n" +
 	"\x06window\x18\b \x01(\rR\x06window\x12*\n" +
-	"\x11commit_timeout_ms\x18\t \x01(\rR\x0fcommitTimeoutMs\"9\n" +
+	"\x11commit_timeout_ms\x18\t \x01(\rR\x0fcommitTimeoutMs\x12%\n" +
+	"\x05lease\x18\n" +
+	" \x01(\v2\x0f.segue.v1.LeaseR\x05lease\"9\n" +
 	"\x10GenerateResponse\x12%\n" +
-	"\x05event\x18\x01 \x01(\v2\x0f.segue.v1.EventR\x05event\"\xc6\x03\n" +
+	"\x05event\x18\x01 \x01(\v2\x0f.segue.v1.EventR\x05event\"\xed\x03\n" +
 	"\x0fTakeoverRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\fR\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1c\n" +
@@ -2934,7 +3403,8 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x06window\x18\n" +
 	" \x01(\rR\x06window\x12*\n" +
 	"\x11commit_timeout_ms\x18\v \x01(\rR\x0fcommitTimeoutMs\x12-\n" +
-	"\x12require_protection\x18\f \x01(\bR\x11requireProtection\"9\n" +
+	"\x12require_protection\x18\f \x01(\bR\x11requireProtection\x12%\n" +
+	"\x05lease\x18\r \x01(\v2\x0f.segue.v1.LeaseR\x05lease\"9\n" +
 	"\x10TakeoverResponse\x12%\n" +
 	"\x05event\x18\x01 \x01(\v2\x0f.segue.v1.EventR\x05event\"\xa1\x02\n" +
 	"\x05Event\x12*\n" +
@@ -2989,7 +3459,32 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"1\n" +
 	"\x0eCancelResponse\x12\x1f\n" +
 	"\vwas_running\x18\x01 \x01(\bR\n" +
-	"wasRunning\"@\n" +
+	"wasRunning\"\xac\x01\n" +
+	"\fRenewRequest\x12\x18\n" +
+	"\agrantor\x18\x01 \x01(\fR\agrantor\x12\x17\n" +
+	"\aboot_id\x18\x02 \x01(\fR\x06bootId\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\x12,\n" +
+	"\x06grants\x18\x04 \x03(\v2\x14.segue.v1.LeaseGrantR\x06grants\x12#\n" +
+	"\x05ended\x18\x05 \x03(\v2\r.segue.v1.RunR\x05ended\"p\n" +
+	"\n" +
+	"LeaseGrant\x12\x18\n" +
+	"\asession\x18\x01 \x01(\fR\asession\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x15\n" +
+	"\x06ttl_ms\x18\x03 \x01(\rR\x05ttlMs\x12\x1b\n" +
+	"\tmargin_ms\x18\x04 \x01(\rR\bmarginMs\"5\n" +
+	"\x03Run\x12\x18\n" +
+	"\asession\x18\x01 \x01(\fR\asession\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"i\n" +
+	"\rRenewResponse\x12\x17\n" +
+	"\aboot_id\x18\x01 \x01(\fR\x06bootId\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x12'\n" +
+	"\x04runs\x18\x03 \x03(\v2\x13.segue.v1.RunStatusR\x04runs\"\x8b\x01\n" +
+	"\tRunStatus\x12\x18\n" +
+	"\asession\x18\x01 \x01(\fR\asession\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x14\n" +
+	"\x05phase\x18\x03 \x01(\tR\x05phase\x12\x1c\n" +
+	"\tprefilled\x18\x04 \x01(\rR\tprefilled\x12\x1a\n" +
+	"\bcaptured\x18\x05 \x01(\rR\bcaptured\"@\n" +
 	"\x0eReleaseRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\fR\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\",\n" +
@@ -2997,7 +3492,7 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\bwas_held\x18\x01 \x01(\bR\awasHeld\"\x11\n" +
 	"\x0fSessionsRequest\"E\n" +
 	"\x10SessionsResponse\x121\n" +
-	"\bsessions\x18\x01 \x03(\v2\x15.segue.v1.SessionInfoR\bsessions\"\xb6\x02\n" +
+	"\bsessions\x18\x01 \x03(\v2\x15.segue.v1.SessionInfoR\bsessions\"\xd1\x02\n" +
 	"\vSessionInfo\x12\x18\n" +
 	"\asession\x18\x01 \x01(\fR\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
@@ -3011,7 +3506,8 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x04base\x18\n" +
 	" \x01(\rR\x04base\x12\x14\n" +
 	"\x05bytes\x18\v \x01(\x04R\x05bytes\x12\x14\n" +
-	"\x05state\x18\f \x01(\tR\x05state\"K\n" +
+	"\x05state\x18\f \x01(\tR\x05state\x12\x19\n" +
+	"\blease_ms\x18\r \x01(\rR\aleaseMs\"K\n" +
 	"\aRefusal\x12(\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x10.segue.v1.ReasonR\x06reason\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\"i\n" +
@@ -3057,7 +3553,7 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x1bPROTECTION_MODE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13PROTECTION_MODE_OFF\x10\x01\x12\x19\n" +
 	"\x15PROTECTION_MODE_ASYNC\x10\x02\x12\x18\n" +
-	"\x14PROTECTION_MODE_SYNC\x10\x03*\xec\x03\n" +
+	"\x14PROTECTION_MODE_SYNC\x10\x03*\x84\x04\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12REASON_NOT_COVERED\x10\x01\x12\x1f\n" +
@@ -3078,13 +3574,15 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x11REASON_STORE_FULL\x10\x0f\x12\x14\n" +
 	"\x10REASON_CANCELLED\x10\x10\x12\x16\n" +
 	"\x12REASON_HOLDER_LOST\x10\x11\x12\x18\n" +
-	"\x14REASON_UNKNOWN_MODEL\x10\x122\xd1\x03\n" +
+	"\x14REASON_UNKNOWN_MODEL\x10\x12\x12\x16\n" +
+	"\x12REASON_LEASE_ENDED\x10\x132\x8b\x04\n" +
 	"\vNodeService\x12A\n" +
 	"\bDescribe\x12\x19.segue.v1.DescribeRequest\x1a\x1a.segue.v1.DescribeResponse\x12C\n" +
 	"\bGenerate\x12\x19.segue.v1.GenerateRequest\x1a\x1a.segue.v1.GenerateResponse0\x01\x12C\n" +
 	"\bTakeover\x12\x19.segue.v1.TakeoverRequest\x1a\x1a.segue.v1.TakeoverResponse0\x01\x125\n" +
 	"\x04Pair\x12\x15.segue.v1.PairRequest\x1a\x16.segue.v1.PairResponse\x12;\n" +
-	"\x06Cancel\x12\x17.segue.v1.CancelRequest\x1a\x18.segue.v1.CancelResponse\x12>\n" +
+	"\x06Cancel\x12\x17.segue.v1.CancelRequest\x1a\x18.segue.v1.CancelResponse\x128\n" +
+	"\x05Renew\x12\x16.segue.v1.RenewRequest\x1a\x17.segue.v1.RenewResponse\x12>\n" +
 	"\aRelease\x12\x18.segue.v1.ReleaseRequest\x1a\x19.segue.v1.ReleaseResponse\x12A\n" +
 	"\bSessions\x12\x19.segue.v1.SessionsRequest\x1a\x1a.segue.v1.SessionsResponse2^\n" +
 	"\x12ReplicationService\x12H\n" +
@@ -3103,7 +3601,7 @@ func file_segue_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_segue_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_segue_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_segue_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_segue_v1_node_proto_goTypes = []any{
 	(ProtectionMode)(0),       // 0: segue.v1.ProtectionMode
 	(Reason)(0),               // 1: segue.v1.Reason
@@ -3113,88 +3611,101 @@ var file_segue_v1_node_proto_goTypes = []any{
 	(*TokenIds)(nil),          // 5: segue.v1.TokenIds
 	(*Sampling)(nil),          // 6: segue.v1.Sampling
 	(*Peer)(nil),              // 7: segue.v1.Peer
-	(*DescribeRequest)(nil),   // 8: segue.v1.DescribeRequest
-	(*DescribeResponse)(nil),  // 9: segue.v1.DescribeResponse
-	(*GenerateRequest)(nil),   // 10: segue.v1.GenerateRequest
-	(*GenerateResponse)(nil),  // 11: segue.v1.GenerateResponse
-	(*TakeoverRequest)(nil),   // 12: segue.v1.TakeoverRequest
-	(*TakeoverResponse)(nil),  // 13: segue.v1.TakeoverResponse
-	(*Event)(nil),             // 14: segue.v1.Event
-	(*Prompt)(nil),            // 15: segue.v1.Prompt
-	(*Seam)(nil),              // 16: segue.v1.Seam
-	(*Protection)(nil),        // 17: segue.v1.Protection
-	(*Token)(nil),             // 18: segue.v1.Token
-	(*Finish)(nil),            // 19: segue.v1.Finish
-	(*Progress)(nil),          // 20: segue.v1.Progress
-	(*PairRequest)(nil),       // 21: segue.v1.PairRequest
-	(*PairResponse)(nil),      // 22: segue.v1.PairResponse
-	(*CancelRequest)(nil),     // 23: segue.v1.CancelRequest
-	(*CancelResponse)(nil),    // 24: segue.v1.CancelResponse
-	(*ReleaseRequest)(nil),    // 25: segue.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),   // 26: segue.v1.ReleaseResponse
-	(*SessionsRequest)(nil),   // 27: segue.v1.SessionsRequest
-	(*SessionsResponse)(nil),  // 28: segue.v1.SessionsResponse
-	(*SessionInfo)(nil),       // 29: segue.v1.SessionInfo
-	(*Refusal)(nil),           // 30: segue.v1.Refusal
-	(*ReplicateRequest)(nil),  // 31: segue.v1.ReplicateRequest
-	(*ReplicateHello)(nil),    // 32: segue.v1.ReplicateHello
-	(*ReplicateResponse)(nil), // 33: segue.v1.ReplicateResponse
-	(*ReplicateWelcome)(nil),  // 34: segue.v1.ReplicateWelcome
-	(*ResumeOffer)(nil),       // 35: segue.v1.ResumeOffer
-	(*Ack)(nil),               // 36: segue.v1.Ack
-	(*Reject)(nil),            // 37: segue.v1.Reject
-	nil,                       // 38: segue.v1.Sampling.LogitBiasEntry
+	(*Lease)(nil),             // 8: segue.v1.Lease
+	(*DescribeRequest)(nil),   // 9: segue.v1.DescribeRequest
+	(*DescribeResponse)(nil),  // 10: segue.v1.DescribeResponse
+	(*GenerateRequest)(nil),   // 11: segue.v1.GenerateRequest
+	(*GenerateResponse)(nil),  // 12: segue.v1.GenerateResponse
+	(*TakeoverRequest)(nil),   // 13: segue.v1.TakeoverRequest
+	(*TakeoverResponse)(nil),  // 14: segue.v1.TakeoverResponse
+	(*Event)(nil),             // 15: segue.v1.Event
+	(*Prompt)(nil),            // 16: segue.v1.Prompt
+	(*Seam)(nil),              // 17: segue.v1.Seam
+	(*Protection)(nil),        // 18: segue.v1.Protection
+	(*Token)(nil),             // 19: segue.v1.Token
+	(*Finish)(nil),            // 20: segue.v1.Finish
+	(*Progress)(nil),          // 21: segue.v1.Progress
+	(*PairRequest)(nil),       // 22: segue.v1.PairRequest
+	(*PairResponse)(nil),      // 23: segue.v1.PairResponse
+	(*CancelRequest)(nil),     // 24: segue.v1.CancelRequest
+	(*CancelResponse)(nil),    // 25: segue.v1.CancelResponse
+	(*RenewRequest)(nil),      // 26: segue.v1.RenewRequest
+	(*LeaseGrant)(nil),        // 27: segue.v1.LeaseGrant
+	(*Run)(nil),               // 28: segue.v1.Run
+	(*RenewResponse)(nil),     // 29: segue.v1.RenewResponse
+	(*RunStatus)(nil),         // 30: segue.v1.RunStatus
+	(*ReleaseRequest)(nil),    // 31: segue.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),   // 32: segue.v1.ReleaseResponse
+	(*SessionsRequest)(nil),   // 33: segue.v1.SessionsRequest
+	(*SessionsResponse)(nil),  // 34: segue.v1.SessionsResponse
+	(*SessionInfo)(nil),       // 35: segue.v1.SessionInfo
+	(*Refusal)(nil),           // 36: segue.v1.Refusal
+	(*ReplicateRequest)(nil),  // 37: segue.v1.ReplicateRequest
+	(*ReplicateHello)(nil),    // 38: segue.v1.ReplicateHello
+	(*ReplicateResponse)(nil), // 39: segue.v1.ReplicateResponse
+	(*ReplicateWelcome)(nil),  // 40: segue.v1.ReplicateWelcome
+	(*ResumeOffer)(nil),       // 41: segue.v1.ResumeOffer
+	(*Ack)(nil),               // 42: segue.v1.Ack
+	(*Reject)(nil),            // 43: segue.v1.Reject
+	nil,                       // 44: segue.v1.Sampling.LogitBiasEntry
 }
 var file_segue_v1_node_proto_depIdxs = []int32{
 	3,  // 0: segue.v1.Request.chat:type_name -> segue.v1.Chat
 	5,  // 1: segue.v1.Request.ids:type_name -> segue.v1.TokenIds
 	6,  // 2: segue.v1.Request.sampling:type_name -> segue.v1.Sampling
 	4,  // 3: segue.v1.Chat.messages:type_name -> segue.v1.ChatMessage
-	38, // 4: segue.v1.Sampling.logit_bias:type_name -> segue.v1.Sampling.LogitBiasEntry
+	44, // 4: segue.v1.Sampling.logit_bias:type_name -> segue.v1.Sampling.LogitBiasEntry
 	2,  // 5: segue.v1.GenerateRequest.request:type_name -> segue.v1.Request
 	0,  // 6: segue.v1.GenerateRequest.protection:type_name -> segue.v1.ProtectionMode
 	7,  // 7: segue.v1.GenerateRequest.holder:type_name -> segue.v1.Peer
-	14, // 8: segue.v1.GenerateResponse.event:type_name -> segue.v1.Event
-	2,  // 9: segue.v1.TakeoverRequest.request:type_name -> segue.v1.Request
-	0,  // 10: segue.v1.TakeoverRequest.protection:type_name -> segue.v1.ProtectionMode
-	7,  // 11: segue.v1.TakeoverRequest.holder:type_name -> segue.v1.Peer
-	14, // 12: segue.v1.TakeoverResponse.event:type_name -> segue.v1.Event
-	15, // 13: segue.v1.Event.prompt:type_name -> segue.v1.Prompt
-	16, // 14: segue.v1.Event.seam:type_name -> segue.v1.Seam
-	17, // 15: segue.v1.Event.protection:type_name -> segue.v1.Protection
-	18, // 16: segue.v1.Event.token:type_name -> segue.v1.Token
-	19, // 17: segue.v1.Event.finish:type_name -> segue.v1.Finish
-	20, // 18: segue.v1.Event.progress:type_name -> segue.v1.Progress
-	7,  // 19: segue.v1.PairRequest.holder:type_name -> segue.v1.Peer
-	29, // 20: segue.v1.SessionsResponse.sessions:type_name -> segue.v1.SessionInfo
-	1,  // 21: segue.v1.Refusal.reason:type_name -> segue.v1.Reason
-	32, // 22: segue.v1.ReplicateRequest.hello:type_name -> segue.v1.ReplicateHello
-	34, // 23: segue.v1.ReplicateResponse.welcome:type_name -> segue.v1.ReplicateWelcome
-	36, // 24: segue.v1.ReplicateResponse.ack:type_name -> segue.v1.Ack
-	37, // 25: segue.v1.ReplicateResponse.reject:type_name -> segue.v1.Reject
-	35, // 26: segue.v1.ReplicateWelcome.offers:type_name -> segue.v1.ResumeOffer
-	1,  // 27: segue.v1.Reject.reason:type_name -> segue.v1.Reason
-	8,  // 28: segue.v1.NodeService.Describe:input_type -> segue.v1.DescribeRequest
-	10, // 29: segue.v1.NodeService.Generate:input_type -> segue.v1.GenerateRequest
-	12, // 30: segue.v1.NodeService.Takeover:input_type -> segue.v1.TakeoverRequest
-	21, // 31: segue.v1.NodeService.Pair:input_type -> segue.v1.PairRequest
-	23, // 32: segue.v1.NodeService.Cancel:input_type -> segue.v1.CancelRequest
-	25, // 33: segue.v1.NodeService.Release:input_type -> segue.v1.ReleaseRequest
-	27, // 34: segue.v1.NodeService.Sessions:input_type -> segue.v1.SessionsRequest
-	31, // 35: segue.v1.ReplicationService.Replicate:input_type -> segue.v1.ReplicateRequest
-	9,  // 36: segue.v1.NodeService.Describe:output_type -> segue.v1.DescribeResponse
-	11, // 37: segue.v1.NodeService.Generate:output_type -> segue.v1.GenerateResponse
-	13, // 38: segue.v1.NodeService.Takeover:output_type -> segue.v1.TakeoverResponse
-	22, // 39: segue.v1.NodeService.Pair:output_type -> segue.v1.PairResponse
-	24, // 40: segue.v1.NodeService.Cancel:output_type -> segue.v1.CancelResponse
-	26, // 41: segue.v1.NodeService.Release:output_type -> segue.v1.ReleaseResponse
-	28, // 42: segue.v1.NodeService.Sessions:output_type -> segue.v1.SessionsResponse
-	33, // 43: segue.v1.ReplicationService.Replicate:output_type -> segue.v1.ReplicateResponse
-	36, // [36:44] is the sub-list for method output_type
-	28, // [28:36] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	8,  // 8: segue.v1.GenerateRequest.lease:type_name -> segue.v1.Lease
+	15, // 9: segue.v1.GenerateResponse.event:type_name -> segue.v1.Event
+	2,  // 10: segue.v1.TakeoverRequest.request:type_name -> segue.v1.Request
+	0,  // 11: segue.v1.TakeoverRequest.protection:type_name -> segue.v1.ProtectionMode
+	7,  // 12: segue.v1.TakeoverRequest.holder:type_name -> segue.v1.Peer
+	8,  // 13: segue.v1.TakeoverRequest.lease:type_name -> segue.v1.Lease
+	15, // 14: segue.v1.TakeoverResponse.event:type_name -> segue.v1.Event
+	16, // 15: segue.v1.Event.prompt:type_name -> segue.v1.Prompt
+	17, // 16: segue.v1.Event.seam:type_name -> segue.v1.Seam
+	18, // 17: segue.v1.Event.protection:type_name -> segue.v1.Protection
+	19, // 18: segue.v1.Event.token:type_name -> segue.v1.Token
+	20, // 19: segue.v1.Event.finish:type_name -> segue.v1.Finish
+	21, // 20: segue.v1.Event.progress:type_name -> segue.v1.Progress
+	7,  // 21: segue.v1.PairRequest.holder:type_name -> segue.v1.Peer
+	27, // 22: segue.v1.RenewRequest.grants:type_name -> segue.v1.LeaseGrant
+	28, // 23: segue.v1.RenewRequest.ended:type_name -> segue.v1.Run
+	30, // 24: segue.v1.RenewResponse.runs:type_name -> segue.v1.RunStatus
+	35, // 25: segue.v1.SessionsResponse.sessions:type_name -> segue.v1.SessionInfo
+	1,  // 26: segue.v1.Refusal.reason:type_name -> segue.v1.Reason
+	38, // 27: segue.v1.ReplicateRequest.hello:type_name -> segue.v1.ReplicateHello
+	40, // 28: segue.v1.ReplicateResponse.welcome:type_name -> segue.v1.ReplicateWelcome
+	42, // 29: segue.v1.ReplicateResponse.ack:type_name -> segue.v1.Ack
+	43, // 30: segue.v1.ReplicateResponse.reject:type_name -> segue.v1.Reject
+	41, // 31: segue.v1.ReplicateWelcome.offers:type_name -> segue.v1.ResumeOffer
+	1,  // 32: segue.v1.Reject.reason:type_name -> segue.v1.Reason
+	9,  // 33: segue.v1.NodeService.Describe:input_type -> segue.v1.DescribeRequest
+	11, // 34: segue.v1.NodeService.Generate:input_type -> segue.v1.GenerateRequest
+	13, // 35: segue.v1.NodeService.Takeover:input_type -> segue.v1.TakeoverRequest
+	22, // 36: segue.v1.NodeService.Pair:input_type -> segue.v1.PairRequest
+	24, // 37: segue.v1.NodeService.Cancel:input_type -> segue.v1.CancelRequest
+	26, // 38: segue.v1.NodeService.Renew:input_type -> segue.v1.RenewRequest
+	31, // 39: segue.v1.NodeService.Release:input_type -> segue.v1.ReleaseRequest
+	33, // 40: segue.v1.NodeService.Sessions:input_type -> segue.v1.SessionsRequest
+	37, // 41: segue.v1.ReplicationService.Replicate:input_type -> segue.v1.ReplicateRequest
+	10, // 42: segue.v1.NodeService.Describe:output_type -> segue.v1.DescribeResponse
+	12, // 43: segue.v1.NodeService.Generate:output_type -> segue.v1.GenerateResponse
+	14, // 44: segue.v1.NodeService.Takeover:output_type -> segue.v1.TakeoverResponse
+	23, // 45: segue.v1.NodeService.Pair:output_type -> segue.v1.PairResponse
+	25, // 46: segue.v1.NodeService.Cancel:output_type -> segue.v1.CancelResponse
+	29, // 47: segue.v1.NodeService.Renew:output_type -> segue.v1.RenewResponse
+	32, // 48: segue.v1.NodeService.Release:output_type -> segue.v1.ReleaseResponse
+	34, // 49: segue.v1.NodeService.Sessions:output_type -> segue.v1.SessionsResponse
+	39, // 50: segue.v1.ReplicationService.Replicate:output_type -> segue.v1.ReplicateResponse
+	42, // [42:51] is the sub-list for method output_type
+	33, // [33:42] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_segue_v1_node_proto_init() }
@@ -3207,7 +3718,7 @@ func file_segue_v1_node_proto_init() {
 		(*Request_Text)(nil),
 		(*Request_Ids)(nil),
 	}
-	file_segue_v1_node_proto_msgTypes[12].OneofWrappers = []any{
+	file_segue_v1_node_proto_msgTypes[13].OneofWrappers = []any{
 		(*Event_Prompt)(nil),
 		(*Event_Seam)(nil),
 		(*Event_Protection)(nil),
@@ -3215,11 +3726,11 @@ func file_segue_v1_node_proto_init() {
 		(*Event_Finish)(nil),
 		(*Event_Progress)(nil),
 	}
-	file_segue_v1_node_proto_msgTypes[29].OneofWrappers = []any{
+	file_segue_v1_node_proto_msgTypes[35].OneofWrappers = []any{
 		(*ReplicateRequest_Hello)(nil),
 		(*ReplicateRequest_Records)(nil),
 	}
-	file_segue_v1_node_proto_msgTypes[31].OneofWrappers = []any{
+	file_segue_v1_node_proto_msgTypes[37].OneofWrappers = []any{
 		(*ReplicateResponse_Welcome)(nil),
 		(*ReplicateResponse_Ack)(nil),
 		(*ReplicateResponse_Reject)(nil),
@@ -3230,7 +3741,7 @@ func file_segue_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_segue_v1_node_proto_rawDesc), len(file_segue_v1_node_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   37,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

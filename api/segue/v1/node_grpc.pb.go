@@ -27,6 +27,7 @@ const (
 	NodeService_Takeover_FullMethodName = "/segue.v1.NodeService/Takeover"
 	NodeService_Pair_FullMethodName     = "/segue.v1.NodeService/Pair"
 	NodeService_Cancel_FullMethodName   = "/segue.v1.NodeService/Cancel"
+	NodeService_Renew_FullMethodName    = "/segue.v1.NodeService/Renew"
 	NodeService_Release_FullMethodName  = "/segue.v1.NodeService/Release"
 	NodeService_Sessions_FullMethodName = "/segue.v1.NodeService/Sessions"
 )
@@ -60,6 +61,9 @@ type NodeServiceClient interface {
 	// Cancel ends the session's run of epoch <= epoch, drops what is held for it, and is remembered: a
 	// later call for that session with epoch <= epoch is refused.
 	Cancel(ctx context.Context, in *CancelRequest, opts ...grpc.CallOption) (*CancelResponse, error)
+	// Renew grants what the quoted response asked for, ends runs that the grantor has done with, and asks again.
+	// Give each call a deadline below what is left of the leases. A repeated, late or reordered call does no harm.
+	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
 	// Release drops what a holder keeps for a session that has ended. Idempotent.
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error)
 	// Sessions lists what runs and what is held here.
@@ -142,6 +146,16 @@ func (c *nodeServiceClient) Cancel(ctx context.Context, in *CancelRequest, opts 
 	return out, nil
 }
 
+func (c *nodeServiceClient) Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RenewResponse)
+	err := c.cc.Invoke(ctx, NodeService_Renew_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *nodeServiceClient) Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReleaseResponse)
@@ -191,6 +205,9 @@ type NodeServiceServer interface {
 	// Cancel ends the session's run of epoch <= epoch, drops what is held for it, and is remembered: a
 	// later call for that session with epoch <= epoch is refused.
 	Cancel(context.Context, *CancelRequest) (*CancelResponse, error)
+	// Renew grants what the quoted response asked for, ends runs that the grantor has done with, and asks again.
+	// Give each call a deadline below what is left of the leases. A repeated, late or reordered call does no harm.
+	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
 	// Release drops what a holder keeps for a session that has ended. Idempotent.
 	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)
 	// Sessions lists what runs and what is held here.
@@ -219,6 +236,9 @@ func (UnimplementedNodeServiceServer) Pair(context.Context, *PairRequest) (*Pair
 }
 func (UnimplementedNodeServiceServer) Cancel(context.Context, *CancelRequest) (*CancelResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Cancel not implemented")
+}
+func (UnimplementedNodeServiceServer) Renew(context.Context, *RenewRequest) (*RenewResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Renew not implemented")
 }
 func (UnimplementedNodeServiceServer) Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Release not implemented")
@@ -323,6 +343,24 @@ func _NodeService_Cancel_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _NodeService_Renew_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RenewRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServiceServer).Renew(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: NodeService_Renew_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServiceServer).Renew(ctx, req.(*RenewRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _NodeService_Release_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReleaseRequest)
 	if err := dec(in); err != nil {
@@ -377,6 +415,10 @@ var NodeService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Cancel",
 			Handler:    _NodeService_Cancel_Handler,
+		},
+		{
+			MethodName: "Renew",
+			Handler:    _NodeService_Renew_Handler,
 		},
 		{
 			MethodName: "Release",
