@@ -73,7 +73,7 @@ func RunCampaign(ctx context.Context, cl *cluster.Cluster, cfg CampaignConfig) (
 	c := client.New(cl.URL())
 	defer c.Close()
 	k := &campaign{
-		lab:   lab{client: c, cluster: cl, protection: cfg.Protection, target: cfg.Target, logf: cfg.Logf},
+		lab:   lab{client: c, cluster: cl, protection: cfg.Protection, counting: true, logf: cfg.Logf},
 		cfg:   cfg,
 		place: placer{client: c, cluster: cl},
 	}
@@ -138,7 +138,7 @@ func (k *campaign) run(ctx context.Context, group []*reference, first, run int) 
 				return err
 			}
 		}
-		seen, err := k.disturb(ctx, group, killing{prefer: victim, draw: func(ref *reference) Draw {
+		seen, err := k.disturb(ctx, group, killing{target: k.cfg.Target, prefer: victim, draw: func(ref *reference) Draw {
 			return drawKill(k.cfg.Seed, first, run, try, ref.tokens(), ref.step)
 		}})
 		if errors.Is(err, errUneven) && uneven < maxRedraws {

@@ -70,7 +70,7 @@ func RunDemo(ctx context.Context, cl *cluster.Cluster, cfg DemoConfig) (DemoResu
 		return DemoResult{}, err
 	}
 	d := &demo{cfg: cfg, out: cfg.Out}
-	d.lab = lab{client: c, cluster: cl, protection: cfg.Protection, target: cfg.Target, logf: d.note}
+	d.lab = lab{client: c, cluster: cl, protection: cfg.Protection, counting: true, logf: d.note}
 	ref, err := d.reference(ctx, d.body(model))
 	if err != nil {
 		return DemoResult{}, err
@@ -137,7 +137,7 @@ func (d *demo) kill(ctx context.Context, ref *reference, try int) (DemoResult, b
 		d.cfg.Protection, describeTarget(d.cfg.Target))
 	d.say("> %s\n", ref.prompt.body.Messages[1].Content)
 	draw := func(ref *reference) Draw { return drawKill(d.cfg.Seed, 0, 0, try, ref.tokens(), ref.step) }
-	seen, err := d.disturb(ctx, []*reference{ref}, killing{draw: draw, onChunk: func(c client.Chunk) { fmt.Fprint(d.out, c.Text) }})
+	seen, err := d.disturb(ctx, []*reference{ref}, killing{target: d.cfg.Target, draw: draw, onChunk: func(c client.Chunk) { fmt.Fprint(d.out, c.Text) }})
 	d.say("")
 	if err != nil || seen.redraw {
 		return DemoResult{}, seen.redraw, err

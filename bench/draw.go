@@ -15,6 +15,7 @@ const (
 	forPrompts
 	forKills
 	forIDs
+	forSeconds
 )
 
 // random is the sequence for one purpose and up to three coordinates. It depends on nothing that happened before.

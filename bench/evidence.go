@@ -82,6 +82,9 @@ func keepEvidence(dir string, seed uint64, protection string, run int, e examine
 		if err != nil {
 			return paths, fmt.Errorf("encode evidence: %w", err)
 		}
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return paths, fmt.Errorf("keep evidence: %w", err)
+		}
 		path := filepath.Join(dir, fmt.Sprintf("run-%04d.json", run+i))
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			return paths, fmt.Errorf("keep evidence: %w", err)

@@ -23,6 +23,75 @@ var (
 	SplitAt      = splitAt
 )
 
+// UpperBound is upperBound.
+func UpperBound(bad, n int, confidence float64) float64 { return upperBound(bad, n, confidence) }
+
+// FaultPlan is what a kill's number decides.
+func FaultPlan(run, killsPerPrompt int) (prompt int, target cluster.Target, second *SecondDraw) {
+	p := planRun(run, killsPerPrompt)
+	return p.prompt, p.target, p.drawSecond(1, 0, time.Second)
+}
+
+// FaultPrompt draws one prompt for a model with four bytes a token.
+func FaultPrompt(seed uint64, i int) (body client.Body, sampling, kind string, target int, derives bool) {
+	lib, err := openCorpus()
+	if err != nil {
+		panic(err)
+	}
+	s := scale{overhead: 10, perByte: map[string]float64{}}
+	for _, kind := range kinds() {
+		s.perByte[kind] = 0.25
+	}
+	p, sampling := faultPrompt(seed, i, "m", lib, s)
+	return p.body, sampling, p.kind, p.target, p.derive != nil
+}
+
+// Derive completes a body from an answer, as stop strings or logit bias do.
+func Derive(bias bool, t *client.Transcript) client.Body {
+	var b client.Body
+	if bias {
+		deriveBias(&b, t)
+	} else {
+		deriveStops(&b, t)
+	}
+	return b
+}
+
+// FirstNew is firstNew.
+func FirstNew(text string, from int) string { return firstNew(text, from) }
+
+// Queue is the runs that a campaign has to do, by prompt, counted from 1.
+func (f *Faults) Queue() [][]int {
+	var out [][]int
+	for _, plans := range f.queue {
+		var runs []int
+		for _, p := range plans {
+			runs = append(runs, p.run+1)
+		}
+		out = append(out, runs)
+	}
+	return out
+}
+
+// FaultRecordOf is the log's line about a killed stream; second is nil or the kill of the standby, after the first kill.
+func FaultRecordOf(got, ref *client.Transcript, o Outcome, seam *cluster.Seam, second *SecondDraw, after time.Duration, protected bool) FaultRecord {
+	at := time.Now()
+	e := examined{
+		killed: &killed{
+			fired: true, at: at, node: "a", index: 7, shot: &cluster.Shot{Node: "a", Target: cluster.TargetAgent},
+			streams: []*live{{ref: &reference{transcript: ref, prompt: prompt{kind: "cjk"}}, transcript: got, session: "s"}},
+		},
+		outcomes: []outcome{{verdict: client.Verdict{Outcome: o.Outcome}, hit: true, continued: o.Continued, retried: o.Retried, seam: seam}},
+	}
+	if o.Pause != nil {
+		e.outcomes[0].measured, e.outcomes[0].pause = true, *o.Pause
+	}
+	if second != nil {
+		e.second = &secondKill{at: at.Add(after), shot: &cluster.Shot{Node: "b", Target: second.Target}, protected: protected}
+	}
+	return e.faultRecord(plan{run: 4, prompt: 1, target: cluster.TargetAgent, second: second}, "greedy+stop")
+}
+
 // SizedPrompts measures the scale of a server and makes a campaign's prompts for it.
 func SizedPrompts(ctx context.Context, url string, seed uint64, n, streams int, sampling string) ([]client.Body, []int, error) {
 	lib, err := openCorpus()

@@ -25,6 +25,8 @@ type live struct {
 	decoding chan struct{}
 	// indexes gets the highest index of each chunk; closed at the end. Its capacity holds a whole answer.
 	indexes chan int
+	// ended is closed when the answer has ended.
+	ended chan struct{}
 
 	session    string // valid once decoding is closed
 	primary    string
@@ -41,12 +43,26 @@ type killed struct {
 	node  string
 	index int // output index whose arrival armed the kill
 	shot  *cluster.Shot
+	// second is the kill of the standby; nil when there was none.
+	second *secondKill
+}
+
+// shots are the kills that happened.
+func (k *killed) shots() []*cluster.Shot {
+	shots := []*cluster.Shot{k.shot}
+	if k.second != nil {
+		shots = append(shots, k.second.shot)
+	}
+	return shots
 }
 
 // killing says how a group is run and killed.
 type killing struct {
 	*lab
 
+	target cluster.Target
+	// second, if set, kills the standby too.
+	second *SecondDraw
 	// prefer is the node to kill, if one of the streams has it as primary.
 	prefer string
 	// draw is the moment of the kill against a reference; equal arguments give equal draws.
@@ -58,13 +74,15 @@ type killing struct {
 // killGroup streams the group and kills once, at the drawn moment. It returns when every stream has ended.
 func killGroup(ctx context.Context, how killing, group []*reference) (*killed, error) {
 	parent := ctx
-	shots := make(map[string]*cluster.Shot, len(how.cluster.Nodes()))
-	for _, id := range how.cluster.Nodes() {
-		shot, err := how.cluster.Aim(ctx, id, how.target)
-		if err != nil {
+	shots, err := how.aim(ctx, how.target)
+	if err != nil {
+		return nil, err
+	}
+	var seconds map[string]*cluster.Shot
+	if how.second != nil {
+		if seconds, err = how.aim(ctx, how.second.Target); err != nil {
 			return nil, err
 		}
-		shots[id] = shot
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout, errors.New("answer takes too long"))
 	defer cancel()
@@ -72,11 +90,15 @@ func killGroup(ctx context.Context, how killing, group []*reference) (*killed, e
 	var running sync.WaitGroup
 	defer running.Wait()
 	for _, ref := range group {
-		s := &live{ref: ref, decoding: make(chan struct{}), indexes: make(chan int, 2*ref.prompt.body.MaxTokens)}
+		s := &live{ref: ref, decoding: make(chan struct{}), ended: make(chan struct{}), indexes: make(chan int, 2*ref.prompt.body.MaxTokens)}
 		k.streams = append(k.streams, s)
 		running.Go(func() { s.run(ctx, how) })
 	}
-	if err := k.strike(ctx, how, shots); err != nil {
+	victim, err := k.strike(ctx, how, shots)
+	if err == nil && victim != nil && how.second != nil {
+		err = k.strikeAgain(ctx, how, victim, seconds)
+	}
+	if err != nil {
 		cancel()
 		return nil, err
 	}
@@ -94,6 +116,7 @@ func killGroup(ctx context.Context, how killing, group []*reference) (*killed, e
 
 // run streams one request; its hooks never block.
 func (s *live) run(ctx context.Context, how killing) {
+	defer close(s.ended)
 	defer close(s.indexes)
 	decodes := sync.OnceFunc(func() { close(s.decoding) })
 	defer decodes()
@@ -115,8 +138,8 @@ func (s *live) run(ctx context.Context, how killing) {
 }
 
 // strike waits until all streams decode, picks the victim and kills its primary at the drawn moment. It does nothing
-// when the victim's stream ends before that.
-func (k *killed) strike(ctx context.Context, how killing, shots map[string]*cluster.Shot) error {
+// and returns nil when the victim's stream ends before that.
+func (k *killed) strike(ctx context.Context, how killing, shots map[string]*cluster.Shot) (*live, error) {
 	for _, s := range k.streams {
 		<-s.decoding
 		if s.session == "" {
@@ -124,12 +147,12 @@ func (k *killed) strike(ctx context.Context, how killing, shots map[string]*clus
 		}
 		record, err := how.cluster.Router().Session(ctx, s.session)
 		if err != nil {
-			return fmt.Errorf("find the primary of session %s: %w", s.session, err)
+			return nil, fmt.Errorf("find the primary of session %s: %w", s.session, err)
 		}
 		s.primary = record.Primary
 	}
 	if !k.even(shots) {
-		return errUneven
+		return nil, errUneven
 	}
 	candidates := slices.DeleteFunc(slices.Clone(k.streams), func(s *live) bool { return s.primary != how.prefer })
 	if len(candidates) == 0 {
@@ -140,13 +163,13 @@ func (k *killed) strike(ctx context.Context, how killing, shots map[string]*clus
 	d = how.draw(victim.ref)
 	shot := shots[victim.primary]
 	if shot == nil {
-		return nil
+		return nil, nil
 	}
 	reached := -1
 	for reached < d.Index {
 		last, open := <-victim.indexes
 		if !open {
-			return nil
+			return nil, nil
 		}
 		reached = max(reached, last)
 	}
@@ -154,7 +177,7 @@ func (k *killed) strike(ctx context.Context, how killing, shots map[string]*clus
 		select {
 		case last, open := <-victim.indexes:
 			if !open {
-				return nil
+				return nil, nil
 			}
 			reached = max(reached, last)
 		default:
@@ -166,14 +189,14 @@ func (k *killed) strike(ctx context.Context, how killing, shots map[string]*clus
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 	at, err := shot.Fire()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	k.fired, k.at, k.node, k.index, k.shot = true, at, victim.primary, reached, shot
-	return nil
+	return victim, nil
 }
 
 // even reports whether each node is primary of the same number of streams; a single stream always is.

@@ -18,8 +18,10 @@ type lab struct {
 	client     *client.Client
 	cluster    *cluster.Cluster
 	protection string
-	target     cluster.Target
-	logf       func(format string, args ...any)
+	// counting compares the work of the standby's engine with what was needed; it takes the time of letting counters
+	// settle, twice, and needs a cluster of two nodes.
+	counting bool
+	logf     func(format string, args ...any)
 }
 
 // examined is a group of streams with a kill in it, judged.
@@ -53,9 +55,12 @@ func (o outcome) counts() bool {
 // disturb streams a group with one kill, restores the cluster, and judges every answer. Of how, the lab itself is
 // filled in.
 func (l *lab) disturb(ctx context.Context, group []*reference, how killing) (examined, error) {
-	before, err := settledCounters(ctx, l.cluster, l.cluster.Nodes())
-	if err != nil {
-		return examined{}, err
+	var before map[string]cluster.Counters
+	if l.counting {
+		var err error
+		if before, err = settledCounters(ctx, l.cluster, l.cluster.Nodes()); err != nil {
+			return examined{}, err
+		}
 	}
 	how.lab = l
 	got, err := killGroup(ctx, how, group)
@@ -65,7 +70,7 @@ func (l *lab) disturb(ctx context.Context, group []*reference, how killing) (exa
 	seen := examined{killed: got}
 	if got.fired {
 		begun := time.Now()
-		if err := l.cluster.Recover(ctx, got.shot); err != nil {
+		if err := l.cluster.Recover(ctx, got.shots()...); err != nil {
 			return examined{}, err
 		}
 		seen.recovery = time.Since(begun)
@@ -79,7 +84,7 @@ func (l *lab) disturb(ctx context.Context, group []*reference, how killing) (exa
 		seen.redraw = seen.redraw && !o.counts()
 		seen.outcomes = append(seen.outcomes, o)
 	}
-	if got.fired && !seen.redraw {
+	if l.counting && got.fired && !seen.redraw {
 		seen.takeover, err = l.recomputed(ctx, seen, before)
 	}
 	return seen, err
@@ -98,6 +103,9 @@ func (l *lab) judge(ctx context.Context, got *killed, s *live) (outcome, error) 
 		return o, nil
 	}
 	o.seam, o.retried = stateOf(o.session, got.node)
+	if o.seam != nil && o.seam.FencedAt.Before(got.at) {
+		o.seam = nil // the router had given that node up before it was killed
+	}
 	if o.seam != nil {
 		o.continued = o.verdict.Outcome == client.Identical && !o.retried
 		o.pause, o.measured = pauseOf(s.transcript.Chunks, got.at, *o.seam)
@@ -119,11 +127,17 @@ func (e examined) describe(i int) string {
 		line.WriteString(fmt.Sprintf(", %s %s killed at index %d of %d", e.shot.Target, e.node,
 			progressAt(s.transcript.Chunks, e.at), s.ref.tokens()))
 	}
+	if k := e.second; k != nil && o.hit {
+		line.WriteString(fmt.Sprintf(", %s %s %.0f ms later", k.shot.Target, k.shot.Node, milliseconds(k.at.Sub(e.at))))
+	}
 	if o.retried {
 		line.WriteString(", retried")
 	}
 	if o.measured {
-		line.WriteString(fmt.Sprintf(", %s goes on at %d: pause %.0f ms, gap %.0f ms, detected in %.1f ms", o.seam.To, o.seam.Index,
+		for _, seam := range o.session.Seams {
+			line.WriteString(fmt.Sprintf(", %s goes on at %d", seam.To, seam.Index))
+		}
+		line.WriteString(fmt.Sprintf(": pause %.0f ms, gap %.0f ms, detected in %.1f ms",
 			milliseconds(o.pause.Pause), milliseconds(o.pause.Gap), milliseconds(o.pause.Detect)))
 	}
 	if len(o.verdict.Reasons) > 0 {

@@ -8,6 +8,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"unicode/utf8"
 
@@ -43,6 +44,8 @@ type prompt struct {
 	target int
 	bytes  int // size of the text
 	body   client.Body
+	// derive, if set, completes the body once, from the answer without it.
+	derive func(*client.Body, *client.Transcript)
 }
 
 // library holds the corpus as paragraphs.
@@ -143,18 +146,9 @@ func makePrompts(seed uint64, n, streams int, sampling, model string, lib librar
 	all := kinds()
 	for i := range prompts {
 		r := random(seed, forPrompts, i)
-		p := prompt{kind: all[(i+i/len(all))%len(all)], target: lengths[i/streams]}
-		p.start = r.IntN(len(lib[p.kind]))
-		p.bytes = s.size(p.kind, p.target)
-		p.body = client.Body{
-			Model:     model,
-			Messages:  messages(lib.text(p.kind, p.start, p.bytes)),
-			MaxTokens: lowestMaximum + r.IntN(highestMax-lowestMaximum+1),
-			MinTokens: minOutput,
-			Seed:      r.Uint64N(1 << 53),
-		}
+		p := newPrompt(r, all[(i+i/len(all))%len(all)], lengths[i/streams], model, lib, s)
 		if sampling == SamplingSeeded {
-			p.body.Temperature, p.body.TopK, p.body.TopP = 0.8, 40, 0.95
+			p.seeded()
 			if i%2 == 1 {
 				p.body.RepetitionPenalty, p.body.PresencePenalty = 1.1, 0.3
 			}
@@ -162,6 +156,26 @@ func makePrompts(seed uint64, n, streams int, sampling, model string, lib librar
 		prompts[i] = p
 	}
 	return prompts
+}
+
+// newPrompt draws the rest of a greedy request of the given kind and length.
+func newPrompt(r *rand.Rand, kind string, target int, model string, lib library, s scale) prompt {
+	p := prompt{kind: kind, target: target}
+	p.start = r.IntN(len(lib[kind]))
+	p.bytes = s.size(kind, target)
+	p.body = client.Body{
+		Model:     model,
+		Messages:  messages(lib.text(kind, p.start, p.bytes)),
+		MaxTokens: lowestMaximum + r.IntN(highestMax-lowestMaximum+1),
+		MinTokens: minOutput,
+		Seed:      r.Uint64N(1 << 53),
+	}
+	return p
+}
+
+// seeded makes a request draw its tokens instead of taking the likeliest.
+func (p *prompt) seeded() {
+	p.body.Temperature, p.body.TopK, p.body.TopP = 0.8, 40, 0.95
 }
 
 // fits reports whether a measured length is what the definitions ask of a prompt with this target.

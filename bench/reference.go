@@ -17,6 +17,9 @@ import (
 // answerTimeout bounds one answer; the longest prompts take some 15 s here.
 const answerTimeout = 3 * time.Minute
 
+// errDisturbed means that a node lost a session, or was passed over, although nothing was killed.
+var errDisturbed = errors.New("bench: disturbed although nothing was killed")
+
 // reference is what the undisturbed request answers, the same on every node.
 type reference struct {
 	prompt     prompt
@@ -36,6 +39,9 @@ func undisturbed(ctx context.Context, c *client.Client, router *cluster.Admin, c
 	if err != nil {
 		return nil, nil, err
 	}
+	if t.Err != nil {
+		return nil, nil, fmt.Errorf("%w: %s", errDisturbed, t.Failure())
+	}
 	if !t.Complete() {
 		return nil, nil, fmt.Errorf("answer is not complete: %s", t.Failure())
 	}
@@ -44,7 +50,7 @@ func undisturbed(ctx context.Context, c *client.Client, router *cluster.Admin, c
 		return nil, nil, err
 	}
 	if len(s.Attempts) != 1 {
-		return nil, nil, fmt.Errorf("session %s took %d attempts although nothing was killed", s.Session, len(s.Attempts))
+		return nil, nil, fmt.Errorf("%w: session %s took %d attempts", errDisturbed, s.Session, len(s.Attempts))
 	}
 	return t, s, nil
 }
@@ -52,36 +58,35 @@ func undisturbed(ctx context.Context, c *client.Client, router *cluster.Admin, c
 // takeReference runs a request once on each node, unprotected, and checks that they agree. It adjusts the length of the
 // text until the measured prompt is what was asked for.
 func takeReference(ctx context.Context, c *client.Client, cl *cluster.Cluster, p prompt, lib library, s scale) (*reference, error) {
-	const fits = 4
-	var first *client.Transcript
-	var at string
-	for try := range fits {
+	run := func() (*client.Transcript, string, error) {
 		t, record, err := undisturbed(ctx, c, cl.Router(), client.Call{Body: p.body, Protection: client.ProtectionOff})
 		if err != nil {
-			return nil, fmt.Errorf("take reference: %w", err)
+			return nil, "", fmt.Errorf("take reference: %w", err)
 		}
-		if p.fits(t.Usage.PromptTokens) {
-			first, at = t, record.Attempts[0].Node
-			break
-		}
-		if try == fits-1 {
-			return nil, fmt.Errorf("take reference: prompt of %d tokens where %d were asked for", t.Usage.PromptTokens, p.target)
-		}
-		p.refit(t.Usage.PromptTokens, lib, s)
+		return t, record.Attempts[0].Node, nil
 	}
-	if n := len(first.Tokens()); n < p.body.MinTokens {
-		return nil, fmt.Errorf("take reference: only %d tokens although min_tokens is %d", n, p.body.MinTokens)
+	first, at, err := p.fit(run, lib, s)
+	if err != nil {
+		return nil, err
+	}
+	if p.derive != nil {
+		p.derive(&p.body, first)
+		if first, at, err = run(); err != nil {
+			return nil, err
+		}
+	}
+	if n := len(first.Tokens()); n < minOutput {
+		return nil, fmt.Errorf("take reference: only %d tokens although %d were asked for", n, minOutput)
 	}
 	seen := map[string]bool{at: true}
 	for try := 0; len(seen) < len(cl.Nodes()); try++ {
-		if try == placementTries {
-			return nil, fmt.Errorf("take reference: %d requests in a row were not placed on every node of %v", try+1, cl.Nodes())
+		if try == placementTries+len(cl.Nodes()) {
+			return nil, fmt.Errorf("take reference: %w: %d requests in a row were not placed on every node of %v", errDisturbed, try+1, cl.Nodes())
 		}
-		t, record, err := undisturbed(ctx, c, cl.Router(), client.Call{Body: p.body, Protection: client.ProtectionOff})
+		t, node, err := run()
 		if err != nil {
-			return nil, fmt.Errorf("take reference: %w", err)
+			return nil, err
 		}
-		node := record.Attempts[0].Node
 		seen[node] = true
 		if why := client.Differences(t, first); len(why) > 0 {
 			return nil, fmt.Errorf("take reference: nodes %s and %s disagree: %s", at, node, strings.Join(why, "; "))
@@ -89,4 +94,19 @@ func takeReference(ctx context.Context, c *client.Client, cl *cluster.Cluster, p
 	}
 	step := time.Duration(float64(time.Second) / max(first.TokensPerSecond(), 1))
 	return &reference{prompt: p, transcript: first, step: step}, nil
+}
+
+// fit runs the request until the length of its prompt is what was asked for.
+func (p *prompt) fit(run func() (*client.Transcript, string, error), lib library, s scale) (*client.Transcript, string, error) {
+	const tries = 4
+	for try := 0; ; try++ {
+		t, node, err := run()
+		if err != nil || p.fits(t.Usage.PromptTokens) {
+			return t, node, err
+		}
+		if try == tries-1 {
+			return nil, "", fmt.Errorf("take reference: prompt of %d tokens where %d were asked for", t.Usage.PromptTokens, p.target)
+		}
+		p.refit(t.Usage.PromptTokens, lib, s)
+	}
 }

@@ -40,8 +40,13 @@ type Body struct {
 	Temperature       float64 `json:"temperature"`
 	TopP              float64 `json:"top_p,omitempty"`
 	TopK              int     `json:"top_k,omitempty"`
+	MinP              float64 `json:"min_p,omitempty"`
 	PresencePenalty   float64 `json:"presence_penalty,omitempty"`
+	FrequencyPenalty  float64 `json:"frequency_penalty,omitempty"`
 	RepetitionPenalty float64 `json:"repetition_penalty,omitempty"`
+	// LogitBias maps token ids, in decimal, to what is added to their logits.
+	LogitBias map[string]float64 `json:"logit_bias,omitempty"`
+	Stop      []string           `json:"stop,omitempty"`
 }
 
 // Chat reports whether the body is a chat completion.

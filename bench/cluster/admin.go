@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	adminTimeout = 2 * time.Second
+	// adminTimeout is far more than an answer takes, even of a process that waits for a processor.
+	adminTimeout = 5 * time.Second
 	// maxAdminBody bounds an answer of an admin listener.
 	maxAdminBody = 16 << 20
 )

@@ -8,10 +8,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/seguekv/segue/engines/llamacpp"
 )
 
 // Kinds of engine.
@@ -100,22 +101,8 @@ func (e Engine) Validate() error {
 
 // CachedParts returns the model file and library directory that `make deps` puts into the cache. Nothing is checked.
 func CachedParts() (model, library string) {
-	root := os.Getenv("SEGUE_CACHE")
-	if root == "" {
-		base := os.Getenv("XDG_CACHE_HOME")
-		if base == "" {
-			home, _ := os.UserHomeDir()
-			base = filepath.Join(home, ".cache")
-		}
-		root = filepath.Join(base, "segue")
-	}
-	model = filepath.Join(root, "smollm2-135m-instruct-q4_1", "model.gguf")
-	versions, _ := filepath.Glob(filepath.Join(root, "llamacpp-*", "libllama.so"))
-	if len(versions) == 0 {
-		return model, filepath.Join(root, "llamacpp")
-	}
-	sort.Strings(versions)
-	return model, filepath.Dir(versions[len(versions)-1])
+	var c llamacpp.Config
+	return c.ModelPath(), c.LibraryPath()
 }
 
 // agentYAML is the configuration file of a node. Addresses and the id are flags, so that a restart can repeat them.

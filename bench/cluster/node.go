@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Target is the part of a node that a shot hits.
@@ -85,9 +87,22 @@ func (c *Cluster) Aim(ctx context.Context, id string, target Target) (*Shot, err
 	return &Shot{Node: id, Target: target, proc: n.proc, enginePID: info.EnginePID, engineBoot: info.EngineBootID}, nil
 }
 
-// Recover restores what a shot took away, and returns when the whole cluster is ready again. An agent is started
-// with the addresses it had, because the router's list of agents is static; a lost engine host is its agent's business.
-func (c *Cluster) Recover(ctx context.Context, s *Shot) error {
+// Recover restores what shots at different nodes took away, and returns when the whole cluster is ready again. An agent
+// is started with the addresses it had, because the router's list of agents is static; a lost engine host is its agent's
+// business.
+func (c *Cluster) Recover(ctx context.Context, shots ...*Shot) error {
+	var all errgroup.Group
+	for _, s := range shots {
+		all.Go(func() error { return c.restore(ctx, s) })
+	}
+	if err := all.Wait(); err != nil {
+		return err
+	}
+	return c.awaitMembership(ctx)
+}
+
+// restore returns when the node that a shot hit is ready again.
+func (c *Cluster) restore(ctx context.Context, s *Shot) error {
 	n, err := c.node(s.Node)
 	if err != nil {
 		return err
@@ -110,7 +125,7 @@ func (c *Cluster) Recover(ctx context.Context, s *Shot) error {
 	if err != nil {
 		return fmt.Errorf("recover node %s: %w", n.id, err)
 	}
-	return c.awaitMembership(ctx)
+	return nil
 }
 
 // Supervise starts agents again that ended, whoever killed them, until ctx ends; then it returns nil.

@@ -107,15 +107,8 @@ func TestEngine_ValidateSaysWhatToDo(t *testing.T) {
 func TestCachedParts_TakesTheCacheOfTheEnvironment(t *testing.T) {
 	root := t.TempDir()
 	t.Setenv("SEGUE_CACHE", root)
-	lib := filepath.Join(root, "llamacpp-0.5.0")
-	if err := os.MkdirAll(lib, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(lib, "libllama.so"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
 	model, library := cluster.CachedParts()
-	if library != lib || model != filepath.Join(root, "smollm2-135m-instruct-q4_1", "model.gguf") {
+	if filepath.Dir(library) != root || model != filepath.Join(root, "smollm2-135m-instruct-q4_1", "model.gguf") {
 		t.Errorf("got %q %q", model, library)
 	}
 }

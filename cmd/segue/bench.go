@@ -18,11 +18,11 @@ import (
 func newBenchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure what protection costs",
+		Short: "Measure what protection costs and what it is worth",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchOverheadCommand())
+	cmd.AddCommand(newBenchOverheadCommand(), newBenchFaultsCommand())
 	return cmd
 }
 
