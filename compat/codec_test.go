@@ -123,23 +123,3 @@ func TestDecode_NoFlippedBitIsLost(t *testing.T) {
 		}
 	}
 }
-
-func FuzzDecode(f *testing.F) {
-	f.Add(compat.Fingerprint{}.Encode())
-	f.Add(full().Encode())
-	f.Fuzz(func(t *testing.T, b []byte) {
-		fp, err := compat.Decode(b)
-		if err != nil {
-			if !errors.Is(err, compat.ErrEncoding) {
-				t.Fatalf("error %v, want ErrEncoding", err)
-			}
-			return
-		}
-		if err := fp.Validate(); err != nil {
-			t.Fatalf("decoded, but not valid: %v", err)
-		}
-		if !bytes.Equal(fp.Encode(), b) {
-			t.Fatal("another encoding of the same fingerprint was accepted")
-		}
-	})
-}

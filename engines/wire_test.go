@@ -142,34 +142,3 @@ func TestRequestFromProto_SharesNoMemory(t *testing.T) {
 		t.Error("the request changed with the message")
 	}
 }
-
-func FuzzRequestFromProto(f *testing.F) {
-	for _, r := range []engines.Request{
-		plain(),
-		{Model: "m", Prompt: engines.Prompt{IDs: []int32{1, 2}}, Stop: []string{"x"}, Sampling: sampling.Params{LogitBias: map[int32]float64{5: -1}}},
-		{Model: "m", Prompt: engines.Prompt{Messages: []engines.Message{{Role: "user", Content: "hi"}}}},
-	} {
-		b, err := proto.Marshal(engines.RequestToProto(r))
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(b)
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		var p seguev1.Request
-		if proto.Unmarshal(b, &p) != nil {
-			return
-		}
-		r, err := engines.RequestFromProto(&p)
-		if err != nil {
-			return
-		}
-		again, err := engines.RequestFromProto(engines.RequestToProto(r))
-		if err != nil {
-			t.Fatalf("refused after a round trip: %v", err)
-		}
-		if engines.RequestDigest(again) != engines.RequestDigest(r) {
-			t.Fatal("digest differs after a round trip")
-		}
-	})
-}

@@ -6,10 +6,11 @@ package snapshot_test
 import (
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/seguekv/segue/internal/invariant"
 	"github.com/seguekv/segue/snapshot"
 )
 
@@ -40,13 +41,9 @@ func FuzzReader(f *testing.F) {
 			heads[h.Session] = h
 			return nil
 		})
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		receive(s, frame)
-		runtime.ReadMemStats(&after)
 		// A layer of 10 bytes becomes 48 in a slice that doubles, a row that comes alone takes a block of 16.
-		if got, limit := after.TotalAlloc-before.TotalAlloc, uint64(4<<20+64*len(frame)); got > limit {
-			t.Fatalf("a frame of %d bytes allocates %d, limit %d", len(frame), got, limit)
+		if over := invariant.WithinBytes(3<<20+64*len(frame), func() { receive(s, frame) }); over != nil {
+			t.Fatalf("a frame of %d bytes: %v", len(frame), over)
 		}
 		for _, o := range s.Offers() {
 			h := heads[o.Session]
@@ -65,6 +62,28 @@ func FuzzReader(f *testing.F) {
 		}
 		if used, _ := b.Used(); used != 0 {
 			t.Fatalf("%d bytes stay in use", used)
+		}
+	})
+}
+
+// FuzzParseSessionID reads ids as they come in paths and headers: what is accepted is what String writes, but for
+// the case of its letters.
+func FuzzParseSessionID(f *testing.F) {
+	f.Add(session(7).String())
+	f.Add(strings.ToUpper(session(0xfe).String()))
+	f.Add(session(7).String()[1:])
+	f.Add("0x" + session(7).String()[2:])
+	f.Add(strings.Repeat("é", 16))
+	f.Fuzz(func(t *testing.T, s string) {
+		id, err := snapshot.ParseSessionID(s)
+		if err != nil {
+			if id != (snapshot.SessionID{}) && len(s) != 32 {
+				t.Fatalf("%q: an id comes with %v", s, err)
+			}
+			return
+		}
+		if got := id.String(); got != strings.ToLower(s) {
+			t.Fatalf("%q is read as %s", s, got)
 		}
 	})
 }

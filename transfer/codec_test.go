@@ -209,34 +209,3 @@ func TestFrame_FreesBuffers(t *testing.T) {
 		}
 	}
 }
-
-// FuzzCodec decodes arbitrary frames: what is accepted is what protobuf accepts, with the same records.
-func FuzzCodec(f *testing.F) {
-	f.Add([]byte{0x12, 2, 1, 2}, 1)
-	f.Add([]byte{0x92, 0x00, 2, 1, 2}, 2)
-	f.Add([]byte{0x0a, 2, 8, 1}, 3)
-	f.Fuzz(func(t *testing.T, b []byte, n int) {
-		var x transfer.Frame
-		if err := (transfer.Codec{}).Unmarshal(cut(b, max(1, n)), &x); err != nil {
-			if !errors.Is(err, transfer.ErrProtocol) {
-				t.Fatal(err)
-			}
-			return
-		}
-		var m seguev1.ReplicateRequest
-		if err := proto.Unmarshal(b, &m); err != nil {
-			t.Fatalf("accepted, and protobuf says %v", err)
-		}
-		if x.Hello != nil {
-			if !proto.Equal(x.Hello, m.GetHello()) {
-				t.Fatal("another hello")
-			}
-			return
-		}
-		got, err := io.ReadAll(x.Reader())
-		if err != nil || !bytes.Equal(got, m.GetRecords()) {
-			t.Fatalf("records %x, protobuf %x, %v", got, m.GetRecords(), err)
-		}
-		x.Free()
-	})
-}

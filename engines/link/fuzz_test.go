@@ -12,6 +12,7 @@ import (
 	enginev1 "github.com/seguekv/segue/api/segue/engine/v1"
 	"github.com/seguekv/segue/engines"
 	"github.com/seguekv/segue/engines/link"
+	"github.com/seguekv/segue/internal/invariant"
 )
 
 // addGolden adds each golden frame by itself and all in one stream.
@@ -39,7 +40,12 @@ func FuzzFrameReader(f *testing.F) {
 	addGolden(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, side := range []string{"hello", "agent", "host"} {
-			longest, err := link.DecodeAll(bytes.NewReader(b), side, description(64))
+			var longest int
+			var err error
+			over := invariant.WithinBytes(1<<20+64*len(b), func() { longest, err = link.DecodeAll(bytes.NewReader(b), side, description(64)) })
+			if over != nil {
+				t.Errorf("%s: a stream of %d bytes: %v", side, len(b), over)
+			}
 			if !errors.Is(err, io.EOF) && !errors.Is(err, link.ErrProtocol) {
 				t.Errorf("%s: ended with %v", side, err)
 			}
@@ -62,7 +68,11 @@ func FuzzServe(f *testing.F) {
 	f.Add(join(message(kRun, from), stateFrame(1, 0, make([]byte, 64)), stateFrame(1, 1, make([]byte, 64))))
 	f.Fuzz(func(t *testing.T, script []byte) {
 		e := newFake(64)
-		_, err := playAgent(t, e, script)
+		var err error
+		// Each run has buffers of its own, and may have a context's worth of rows.
+		if over := invariant.WithinBytes(8<<20+4096*len(script), func() { _, err = playAgent(t, e, script) }); over != nil {
+			t.Errorf("a script of %d bytes: %v", len(script), over)
+		}
 		if err != nil && !errors.Is(err, link.ErrProtocol) {
 			t.Errorf("ended with %v", err)
 		}
@@ -89,7 +99,10 @@ func FuzzClient(f *testing.F) {
 	last := mixed(kToken, &enginev1.Token{Run: 1, Index: 1, TextEnd: 1, RawEnd: 1, Finish: "stop"}, make([]byte, 64))
 	f.Add(join(prompt, filled, token, last, message(kFacts, &enginev1.Facts{DecodeSteps: 2}), message(kEnd, &enginev1.End{Run: 1})))
 	f.Fuzz(func(t *testing.T, script []byte) {
-		runErr, err := playHost(t, script)
+		var runErr, err error
+		if over := invariant.WithinBytes(8<<20+64*len(script), func() { runErr, err = playHost(t, script) }); over != nil {
+			t.Errorf("a script of %d bytes: %v", len(script), over)
+		}
 		if !errors.Is(err, engines.ErrLost) && !errors.Is(err, link.ErrProtocol) {
 			t.Errorf("ended with %v", err)
 		}

@@ -243,44 +243,6 @@ func TestNewLayout_RefusesUnknownTypes(t *testing.T) {
 	}
 }
 
-func FuzzLayout_Rows(f *testing.F) {
-	g := unevenGeometry()
-	l := newLayout(f, g)
-	for _, n := range []int{1, 2, 16, 17} {
-		b, err := l.AppendBlob(nil, 1, countedState(g, n), 0, n)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(b, n)
-		f.Add(b[:len(b)/2], n)
-	}
-	f.Fuzz(func(t *testing.T, blob []byte, count int) {
-		if read, err := llamacpp.ReadGeometry(blob, count); err == nil && read.Validate() != nil {
-			t.Errorf("geometry is read but invalid: %v", read.Validate())
-		}
-		if count < 1 || count > 64 {
-			return
-		}
-		rows := make([]byte, count*g.RowBytes())
-		if err := l.Rows(rows, blob, 0, count); err != nil {
-			if !errors.Is(err, llamacpp.ErrBlob) {
-				t.Errorf("error %v doesn't wrap ErrBlob", err)
-			}
-			return
-		}
-		// What is accepted is canonical: building it again gives the same bytes.
-		s := countedState(g, count)
-		s.Blocks = nil
-		for b := rows; len(b) > 0; b = b[min(len(b), snapshot.BlockRows*g.RowBytes()):] {
-			s.Blocks = append(s.Blocks, b[:min(len(b), snapshot.BlockRows*g.RowBytes())])
-		}
-		again, err := l.AppendBlob(nil, int32(binary.LittleEndian.Uint32(blob[4:])), s, 0, count)
-		if err != nil || !bytes.Equal(again, blob) {
-			t.Errorf("building the accepted rows again gives other bytes (error %v)", err)
-		}
-	})
-}
-
 func TestGolden_IsComplete(t *testing.T) {
 	files, err := filepath.Glob("testdata/golden/v1/*")
 	if err != nil || len(files) != 1 {

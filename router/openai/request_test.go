@@ -172,31 +172,6 @@ func TestParse_Refuses(t *testing.T) {
 	}
 }
 
-func FuzzParse(f *testing.F) {
-	f.Add([]byte(chat(`"stop":["a"],"logit_bias":{"1":2},"seed":-3`)), true)
-	f.Add([]byte(completion(`[[1,2]]`, `"stream":true,"stream_options":{}`)), false)
-	f.Add([]byte(`{"model":"m","prompt":[[]]}`), false)
-	f.Add([]byte(`{"model":"m","prompt":["`), false)
-	f.Add([]byte(`[`), true)
-	f.Fuzz(func(t *testing.T, body []byte, isChat bool) {
-		kind := openai.Completion
-		if isChat {
-			kind = openai.Chat
-		}
-		r, err := openai.Parse(kind, body)
-		if err != nil {
-			e, ok := errors.AsType[*openai.Error](err)
-			if !ok || e.Status < 400 || e.Status > 499 || e.Message == "" || !json.Valid(e.Body()) {
-				t.Errorf("Parse = %#v", err)
-			}
-			return
-		}
-		if err := r.Engine.Validate(); err != nil {
-			t.Errorf("accepted an invalid request: %v", err)
-		}
-	})
-}
-
 func TestError_Body(t *testing.T) {
 	e := &openai.Error{Status: 502, Code: openai.CodeInterrupted, Message: "m <&>", RequestID: "r", PartialOutput: true, Delivered: 37, Cause: "reset"}
 	want := `{"error":{"code":"upstream_decode_interrupted","message":"m <&>","type":"server_error","request_id":"r","partial_output":true,"delivered_output_tokens":37,"retryable":false,"cause":"reset"}}`
