@@ -45,6 +45,7 @@ type result struct {
 // report collects results. Output of a test is kept until its result is known.
 type report struct {
 	out                     io.Writer
+	verbose                 bool
 	output                  map[key]*bytes.Buffer
 	passed, failed, skipped int
 	slow, skips             []result
@@ -120,6 +121,9 @@ func (r *report) endTest(k key, e event) {
 	switch e.Action {
 	case "pass":
 		r.passed++
+		if r.verbose && !strings.Contains(k.test, "/") {
+			fmt.Fprintf(r.out, "--- PASS: %s (%.2fs)\n", k.test, e.Elapsed)
+		}
 	case "fail":
 		r.failed++
 		fmt.Fprint(r.out, r.text(k))

@@ -69,7 +69,7 @@ func TestRun_Reports(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var out, errs bytes.Buffer
-			if code := run(strings.NewReader(c.in), &out, &errs); code != c.code {
+			if code := run(strings.NewReader(c.in), &out, &errs, false); code != c.code {
 				t.Errorf("exit code %d, want %d (%s)", code, c.code, errs.String())
 			}
 			if diff := cmp.Diff(c.want, out.String()); diff != "" {
@@ -87,5 +87,20 @@ func TestReport_CutsEndlessLines(t *testing.T) {
 	}
 	if n := out.Len(); n < maxLine || n > maxLine+128<<10 {
 		t.Errorf("printed %d bytes of a line, want about %d", n, maxLine)
+	}
+}
+
+func TestReport_VerboseNamesPassedTests(t *testing.T) {
+	const in = `{"Action":"pass","Package":"p","Test":"TestA/b","Elapsed":0.1}
+{"Action":"pass","Package":"p","Test":"TestA","Elapsed":0.1}
+{"Action":"pass","Package":"p","Elapsed":0.2}
+`
+	var out, errs bytes.Buffer
+	if code := run(strings.NewReader(in), &out, &errs, true); code != 0 {
+		t.Fatalf("exit code %d (%s)", code, errs.String())
+	}
+	want := "--- PASS: TestA (0.10s)\nok  \tp\t0.200s\ntests: 2 passed, 0 failed, 0 skipped\n"
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("report (-want +got):\n%s", diff)
 	}
 }
