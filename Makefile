@@ -24,9 +24,12 @@ REPORT := go run ./tools/testreport
 # Extra arguments: make demo ARGS="--kill engine", make unit TESTFLAGS="-run TestGate".
 ARGS ?=
 TESTFLAGS ?=
-FUZZTIME ?= 5
+FUZZTIME ?= 10
+SEEDS ?= 2000
+KILLS ?= 300
+SEED ?=
 
-.PHONY: help build deps demo test unit race lint process fault fuzz-smoke bench-smoke gen check-gen ci clean
+.PHONY: help build deps demo test unit race lint process fault sim faultpoints campaign mutants fuzz-smoke bench-smoke gen check-gen ci clean
 
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,10 +65,22 @@ lint: ## Format, vet, go.mod, modern Go, and the project's own rules (internal/l
 	@go test -json -count=1 ./internal/lint | $(REPORT)
 
 process: build deps ## Tests that start, kill and stop real processes
-	@$(PARTS); SEGUE_REQUIRE_MODEL=1 go test -json -count=1 -timeout 15m $(TESTFLAGS) ./cmd/... ./bench/... | $(REPORT)
+	@$(PARTS); SEGUE_REQUIRE_MODEL=1 go test -json -count=1 -timeout 20m $(TESTFLAGS) ./cmd/... ./bench/... ./internal/netns | $(REPORT) -v
 
 fault: deps ## Negative proof on real weights: damaged state decodes differently (build tag segue_fault)
 	@$(PARTS); SEGUE_REQUIRE_MODEL=1 go test -json -count=1 -tags segue_fault -timeout 15m $(TESTFLAGS) ./cmd/segue-llamacpp/... ./engines/llamacpp/... | $(REPORT)
+
+sim: ## Whole-system simulation: SEEDS=N seeds from 1 on, or SEED=S alone
+	@$(NOPARTS); go test -c -o bin/sim.test ./internal/sim && cd internal/sim && ../../bin/sim.test -test.run '^TestSim$$' -test.timeout 60m -seeds $(SEEDS) $(if $(SEED),-seed $(SEED))
+
+faultpoints: ## Every fault at every point of the token loop, as a table
+	@$(NOPARTS); go test -c -o bin/sim.test ./internal/sim && cd internal/sim && ../../bin/sim.test -test.run '^TestFaultPoints$$' -test.timeout 30m
+
+campaign: build deps ## KILLS kills on real weights, each answer compared with the undisturbed run
+	@$(PARTS); bin/segue bench faults --engine llamacpp --kills $(KILLS) --model "$$SEGUE_LLAMA_MODEL" --llama-lib "$$SEGUE_LLAMA_LIB" $(ARGS)
+
+mutants: ## Break each guarantee by one line and see that a test notices (RUN=regexp for some of them)
+	@$(NOPARTS); go run ./tools/mutants $(if $(RUN),-run '$(RUN)')
 
 fuzz-smoke: ## Fuzz every target for FUZZTIME seconds
 	@tools/fuzz-smoke.sh $(FUZZTIME)

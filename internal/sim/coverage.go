@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package sim
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Kinds lists every kind of fault, in the order of the coverage table.
+func Kinds() []Kind {
+	return []Kind{
+		EngineCrash, AgentCrash, NodeCrash, RouterCrash, Pause, EnginePause, RouterPause,
+		Cut, OneWayCut, Delay, Reorder, SlowLink, Truncate, Reset, ClientCut,
+		StandbyLost, StoreRestart, StoreFull, LeaseSkew, LeaseJump,
+		LostTakeover, LostCancel, RepeatGenerate, RepeatTakeover, RepeatCancel, StaleTakeover,
+		SecondFault, HolderRestart, FinishFence, ClientLeave, ClientRetry,
+	}
+}
+
+// Absent lists parts that don't exist yet: their kinds can't be hit.
+func Absent() []string { return []string{"journal", "tools", "health verdicts", "drain", "migrate"} }
+
+// Tally counts what a campaign met.
+type Tally struct {
+	Seeds, Sessions, Faults, Takeovers, Refused, Errors, Whole, Left, Broken, Watermarks int
+	// Drawn and Hit count faults by kind.
+	Drawn, Hit map[Kind]int
+	Problems   int
+}
+
+// NewTally is empty.
+func NewTally() *Tally { return &Tally{Drawn: map[Kind]int{}, Hit: map[Kind]int{}} }
+
+// Tally counts one outcome.
+func (o *Outcome) Tally() *Tally {
+	t := NewTally()
+	t.Seeds, t.Watermarks = 1, o.Watermarks
+	if len(o.Problems) > 0 {
+		t.Problems = 1
+	}
+	for _, f := range o.Plan.Faults {
+		t.Drawn[f.Kind]++
+	}
+	for _, s := range o.Struck {
+		t.Faults++
+		if s.Hit {
+			t.Hit[s.Kind]++
+		}
+	}
+	for _, x := range o.Exchanges {
+		t.exchange(x)
+	}
+	return t
+}
+
+func (t *Tally) exchange(x *Exchange) {
+	t.Sessions++
+	a := x.Answer
+	switch {
+	case a.Whole():
+		t.Whole++
+	case a.Left:
+		t.Left++
+	case a.Err != nil && a.Err.Code == codeInterrupted:
+		t.Refused++
+	case a.Err != nil:
+		t.Errors++
+	default:
+		t.Broken++
+	}
+	if x.Try > 0 {
+		t.Hit[ClientRetry]++
+	}
+	if x.Info == nil {
+		return
+	}
+	t.Takeovers += len(x.Info.Seams)
+	for _, p := range x.Info.ProtectionLog {
+		if p.Cause == "store_full" {
+			t.Hit[StoreFull]++
+			break
+		}
+	}
+	if a.Left && x.Plan.LeaveOnRaise && len(x.Info.Attempts) > 0 {
+		t.Hit[ClientLeave]++
+	}
+}
+
+// Add adds another tally.
+func (t *Tally) Add(u *Tally) {
+	t.Seeds += u.Seeds
+	t.Sessions += u.Sessions
+	t.Faults += u.Faults
+	t.Takeovers += u.Takeovers
+	t.Refused += u.Refused
+	t.Errors += u.Errors
+	t.Whole += u.Whole
+	t.Left += u.Left
+	t.Broken += u.Broken
+	t.Watermarks += u.Watermarks
+	t.Problems += u.Problems
+	for k, n := range u.Drawn {
+		t.Drawn[k] += n
+	}
+	for k, n := range u.Hit {
+		t.Hit[k] += n
+	}
+}
+
+// Missed lists the kinds that were never hit.
+func (t *Tally) Missed() []Kind {
+	var out []Kind
+	for _, k := range Kinds() {
+		if t.Hit[k] == 0 {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// Table is the coverage table.
+func (t *Tally) Table() string {
+	var b strings.Builder
+	b.WriteString("fault kind                    drawn    hit\n")
+	for _, k := range Kinds() {
+		drawn := fmt.Sprint(t.Drawn[k])
+		if k == StoreFull || k == ClientLeave || k == ClientRetry {
+			drawn = "-" // of worlds and clients, not of schedules
+		}
+		fmt.Fprintf(&b, "%-28s %6s %6d\n", k, drawn, t.Hit[k])
+	}
+	for _, part := range Absent() {
+		fmt.Fprintf(&b, "absent: %s\n", part)
+	}
+	return b.String()
+}
