@@ -27,7 +27,8 @@ type Config struct {
 	Window int `yaml:"-"`
 	// CommitTimeout is the age of the oldest captured, uncommitted boundary at which a holder counts as lost.
 	CommitTimeout time.Duration `yaml:"-"`
-	// BaseTimeout is the same for a base in progress, since the holder's last ack.
+	// BaseTimeout is the same for a base in progress, since the holder's last ack. A holder to which there is no connection
+	// for CommitTimeout counts as lost also then.
 	BaseTimeout time.Duration `yaml:"-"`
 	// OrphanGrace is how long a run goes on without a caller.
 	OrphanGrace time.Duration `yaml:"-"`

@@ -80,6 +80,10 @@ func (p *protection) judge(r rules, st transfer.Status, released int, now time.T
 			return unprotected, causeHolderLost, "commit_timeout"
 		}
 	} else if st.Rows > st.AckRows || st.Captured > 0 || !st.Connected {
+		// A base may be long in coming, the connection may not.
+		if late(st.DownSince, r.commitTimeout) {
+			return unprotected, causeHolderLost, "no connection"
+		}
 		if late(st.MovedAt, r.baseTimeout) {
 			return unprotected, causeHolderLost, "base_timeout"
 		}

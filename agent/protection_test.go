@@ -42,6 +42,7 @@ func TestProtection_Transitions(t *testing.T) {
 		return st
 	}
 	offline := func(st transfer.Status) transfer.Status { st.Connected = false; return st }
+	gone := func(st transfer.Status) transfer.Status { st.DownSince = ago(time.Hour); return offline(st) }
 	for name, c := range map[string]struct {
 		rules    agent.Rules
 		from     agent.Shield
@@ -56,6 +57,9 @@ func TestProtection_Transitions(t *testing.T) {
 		"base stuck":                    {syncRule, pending, base(func(s *transfer.Status) { s.MovedAt = ago(5 * time.Second) }), 0, un("holder_lost", "base_timeout"), 0},
 		"holder never reached":          {syncRule, pending, base(func(s *transfer.Status) { *s = transfer.Status{Attached: true, MovedAt: ago(6 * time.Second)} }), 0, un("holder_lost", "base_timeout"), 0},
 		"holder not reached yet":        {syncRule, pending, base(func(s *transfer.Status) { *s = transfer.Status{Attached: true, MovedAt: ago(time.Second)} }), 0, pending, 4 * time.Second},
+		"holder gone":                   {syncRule, pending, base(func(s *transfer.Status) { s.Connected = false; s.DownSince = ago(500 * time.Millisecond) }), 0, un("holder_lost", "no connection"), 0},
+		"holder gone, one tick left":    {syncRule, pending, base(func(s *transfer.Status) { s.Connected = false; s.DownSince = ago(500*time.Millisecond - 1) }), 0, pending, 1},
+		"holder gone, tokens flow":      {syncRule, un("holder_lost", "no connection"), base(func(s *transfer.Status) { s.Connected = false; s.DownSince = ago(time.Hour) }), 5, un("holder_lost", "no connection"), 0},
 		"first boundary":                {syncRule, pending, repl(1, 1, 0), 0, protected, 0},
 		"no holder":                     {syncRule, protected, transfer.Status{}, 3, un("no_holder", ""), 0},
 		"rejected": {syncRule, protected, transfer.Status{Attached: true, Rejected: true, Reason: seguev1.Reason_REASON_STORE_FULL, Detail: "need 3 bytes"}, 3,
@@ -64,6 +68,7 @@ func TestProtection_Transitions(t *testing.T) {
 		"commit one tick from late":            {syncRule, protected, repl(9, 8, 500*time.Millisecond-1), 8, protected, 1},
 		"commit late":                          {syncRule, protected, repl(9, 8, 500*time.Millisecond), 8, lost, 0},
 		"offline, nothing waits":               {syncRule, protected, offline(repl(9, 9, 0)), 9, protected, 0},
+		"offline for long, nothing waits":      {syncRule, protected, gone(repl(9, 9, 0)), 9, protected, 0},
 		"holder came back with less":           {syncRule, protected, repl(9, 4, 0), 8, un("holder_lost", "the holder's store is gone"), 500 * time.Millisecond},
 		"holder came back with nothing":        {syncRule, protected, base(func(*transfer.Status) {}), 8, un("holder_lost", "the holder's store is gone"), 4 * time.Second},
 		"still late":                           {syncRule, lost, repl(9, 4, time.Second), 9, lost, 0},
@@ -137,6 +142,9 @@ func drawStatus(t *rapid.T, now time.Time) transfer.Status {
 		Captured:  rapid.IntRange(0, 60).Draw(t, "captured"),
 		MovedAt:   now.Add(-time.Duration(rapid.IntRange(0, 9000).Draw(t, "moved")) * time.Millisecond),
 		Reason:    seguev1.Reason_REASON_STORE_FULL,
+	}
+	if st.Attached && !st.Connected {
+		st.DownSince = now.Add(-time.Duration(rapid.IntRange(0, 900).Draw(t, "down")) * time.Millisecond)
 	}
 	st.Rows = rapid.IntRange(0, 20).Draw(t, "rows")
 	st.AckRows = rapid.IntRange(0, st.Rows).Draw(t, "acked")

@@ -144,7 +144,7 @@ func TestCase_F4_MembershipOutageTouchesNoStream(t *testing.T) {
 				for _, resp := range streams {
 					answers = append(answers, w.reading(resp))
 				}
-				time.Sleep(2 * time.Second)
+				time.Sleep(2500 * time.Millisecond) // between two renewals
 				for _, x := range w.agents {
 					x.outage(how, end)
 				}

@@ -105,10 +105,10 @@ func (e ending) neverRan() bool {
 }
 
 // passes reports an end of an unanswered takeover after which the holder may hold what it held: it was never
-// reached, or too late, or had no engine, or the connection broke.
+// reached, or too late, or had no engine or no free context, or the connection broke.
 func (e ending) passes() bool {
 	switch e.cause {
-	case CauseConnect, CauseNotReady, CauseReset, CauseLeaseEnded:
+	case CauseConnect, CauseNotReady, CauseNoCapacity, CauseReset, CauseLeaseEnded:
 		return true
 	}
 	return false

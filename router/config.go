@@ -89,7 +89,8 @@ type Config struct {
 	MaxAttempts  int `yaml:"max_attempts"`
 	MaxTakeovers int `yaml:"max_takeovers"`
 	// TakeoverWait is how long after an interruption a holder that can't take over at the moment (its engine
-	// restarts, its connection is down) is asked again; 0 asks once. The client's stream pauses meanwhile.
+	// restarts, its connection is down, all its contexts are in use) is asked again; 0 asks once. The client's stream
+	// pauses meanwhile.
 	TakeoverWait time.Duration `yaml:"takeover_wait"`
 	// StallTimeout is how long a stream may be silent, without token or progress message.
 	StallTimeout time.Duration `yaml:"stall_timeout"`

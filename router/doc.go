@@ -23,8 +23,8 @@
 // INVARIANT: the content mark is set before the first content-bearing write; no Generate follows it.
 // INVARIANT: a stream ends in finish and [DONE], or in an error event without [DONE], or its connection is cut.
 //
-// A holder's no is final unless it was never reached or has no engine at the moment: what it holds is untouched
-// then, and it is asked again under a new epoch until takeover_wait is over, after all others. At a session's end
+// A holder's no is final unless it was never reached or has no engine or no free context at the moment: what it
+// holds is untouched then, and it is asked again under a new epoch until takeover_wait is over, after all others. At a session's end
 // every node that may hold something of it gets Cancel: unlike Release it also stops what is still on its way.
 //
 // Each run has a lease, which package fleet renews. With uncertain_source: wait, an attempt on another node begins only

@@ -31,6 +31,8 @@ type holder struct {
 	asked bool
 	// refusedAt is when it was asked in vain for a reason that passes; zero when the answer is final.
 	refusedAt time.Time
+	// pause is how long it is left alone after that if the fleet finds it ready.
+	pause time.Duration
 }
 
 func (h *holder) node() *fleet.Node { return h.hold.Node }

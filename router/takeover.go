@@ -31,7 +31,7 @@ type interruption struct {
 
 const (
 	// askAgain is how long a holder that can't take over at the moment is left alone, askSoonest the same when
-	// the fleet has found it ready since.
+	// the fleet has found it ready since. For one that is ready and full it grows from askSoonest to askAgain.
 	askAgain   = 100 * time.Millisecond
 	askSoonest = 10 * time.Millisecond
 )
@@ -128,7 +128,7 @@ func (s *session) fence(a *attempt, end ending) {
 	s.lost = &interruption{end: end, from: node, d: s.gate.Len(), heard: a.heard, fencedAt: now, freedAt: now}
 	for _, h := range s.pairing.holders {
 		if h.waits() {
-			h.asked = false
+			h.asked, h.pause = false, 0
 		}
 	}
 	if failed && s.wish != ProtectionOff && s.unasked() == 0 {
@@ -231,7 +231,11 @@ func (s *session) mended(a *attempt, now time.Time) {
 // is one, would also drop what it holds.
 func (s *session) unansweredTakeover(a *attempt, end ending, now time.Time) (again bool) {
 	if h := s.holderAt(a.node); h != nil && end.passes() {
-		h.refusedAt, again = now, true
+		pause := askSoonest
+		if end.cause == CauseNoCapacity {
+			pause = min(max(2*h.pause, askSoonest), askAgain)
+		}
+		h.refusedAt, h.pause, again = now, pause, true
 	}
 	switch {
 	case a.holder == nil:
@@ -291,7 +295,7 @@ func (s *session) awaitHolder(ctx context.Context) *ending {
 			}
 			due := h.refusedAt.Add(askAgain)
 			if h.node().Ready() {
-				due = h.refusedAt.Add(askSoonest)
+				due = h.refusedAt.Add(h.pause)
 			}
 			if !now.Before(due) {
 				h.asked = false

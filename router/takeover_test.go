@@ -170,7 +170,6 @@ func TestRouter_TakeoverRefused(t *testing.T) {
 		want   string
 	}{
 		{"not covered", seguev1.Reason_REASON_NOT_COVERED, "boundary 2, want 3", "not_covered: boundary 2, want 3"},
-		{"no capacity", seguev1.Reason_REASON_NO_CAPACITY, "4 of 4 contexts in use", "no_capacity: 4 of 4 contexts in use"},
 		{"fingerprint", seguev1.Reason_REASON_FINGERPRINT_MISMATCH, "threads 1 != 2", "fingerprint_mismatch: threads 1 != 2"},
 		{"digest", seguev1.Reason_REASON_DIGEST_MISMATCH, "block 0", "digest_mismatch: block 0"},
 		{"unknown session", seguev1.Reason_REASON_UNKNOWN_SESSION, "never heard of it", "not_covered: never heard of it"},

@@ -4,7 +4,9 @@
 package router_test
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -100,22 +102,69 @@ func TestRouter_HolderOutOfReachIsAskedAgain(t *testing.T) {
 	})
 }
 
+// A holder without a free context still holds: it is asked again until there is one, ever less often.
+func TestRouter_HolderWithoutRoomIsAskedAgain(t *testing.T) {
+	for _, full := range []time.Duration{5 * time.Millisecond, 45 * time.Millisecond, 3 * time.Second} {
+		t.Run(full.String(), func(t *testing.T) {
+			bubble(t, "a b", nil, func(t *testing.T, w *world) {
+				a, b := w.agents["a"], w.agents["b"]
+				a.generate = a.dies("b", 3)
+				start := time.Now()
+				b.takeover = func(r *seguev1.TakeoverRequest, e *events) error {
+					if time.Since(start) < full {
+						return refusal(seguev1.Reason_REASON_NO_CAPACITY, "4 of 4 contexts in use")
+					}
+					return e.resume(r, 4, total)
+				}
+				resp := w.post("/v1/chat/completions", chat(true, `"return_token_ids":true`))
+				tr := w.stream(resp)
+				if tr.text != words(0, total) || !tr.done || len(tr.ids) != total {
+					t.Errorf("%s", tr.raw)
+				}
+				within(t, "the answer", time.Since(start), full, 2*full+10*time.Millisecond)
+				within(t, "the last pause", time.Since(start)-full, 0, 110*time.Millisecond)
+				if n := len(b.calls().takeovers); n < 2 || n > 40 {
+					t.Errorf("%d takeovers", n)
+				}
+				if n := len(b.calls().cancels); n != 0 {
+					t.Errorf("%d cancels would have dropped what is held", n)
+				}
+				if info := w.session(resp); len(info.Seams) != 1 || info.Seams[0].Cause != router.CauseReset {
+					t.Errorf("seams %+v", info.Seams)
+				}
+			})
+		})
+	}
+}
+
 // Asking ends after takeover_wait, with one word about it.
 func TestRouter_TakeoverWaitIsBounded(t *testing.T) {
-	for _, wait := range []time.Duration{0, 2 * time.Second} {
-		t.Run(wait.String(), func(t *testing.T) {
+	for _, tt := range []struct {
+		wait   time.Duration
+		reason seguev1.Reason
+		detail string
+		want   string
+	}{
+		{0, seguev1.Reason_REASON_NOT_READY, "the engine restarts", "not_ready: the engine restarts"},
+		{2 * time.Second, seguev1.Reason_REASON_NOT_READY, "the engine restarts", "not_ready: the engine restarts"},
+		{0, seguev1.Reason_REASON_NO_CAPACITY, "4 of 4 contexts in use", "no_capacity: 4 of 4 contexts in use"},
+		{2 * time.Second, seguev1.Reason_REASON_NO_CAPACITY, "4 of 4 contexts in use", "no_capacity: 4 of 4 contexts in use"},
+	} {
+		wait := tt.wait
+		t.Run(fmt.Sprintf("%v, %v", tt.reason, wait), func(t *testing.T) {
 			bubble(t, "a b", func(c *router.Config, _ map[string]*agent) { c.TakeoverWait = wait }, func(t *testing.T, w *world) {
 				a, b := w.agents["a"], w.agents["b"]
 				a.generate = a.dies("b", 3)
-				b.takeover = func(*seguev1.TakeoverRequest, *events) error {
-					return refusal(seguev1.Reason_REASON_NOT_READY, "the engine restarts")
-				}
+				b.takeover = func(*seguev1.TakeoverRequest, *events) error { return refusal(tt.reason, tt.detail) }
 				start := time.Now()
 				tr := w.stream(w.post("/v1/chat/completions", chat(true, "")))
-				if tr.err == nil || tr.err.Delivered != 3 || tr.err.Cause != "reset" || tr.err.Detail != "not_ready: the engine restarts" {
+				if tr.err == nil || tr.err.Delivered != 3 || tr.err.Cause != "reset" || tr.err.Detail != tt.want {
 					t.Errorf("%s", tr.raw)
 				}
 				within(t, "the answer", time.Since(start), wait, wait+50*time.Millisecond)
+				if cause, _, _ := strings.Cut(tt.want, ":"); w.counter("segue_router_takeovers_total", "refused", cause) == 0 || w.counter("segue_router_sessions_total", "interrupted") != 1 {
+					t.Error("the refusals or the interruption aren't counted")
+				}
 				n := len(b.calls().takeovers)
 				if wait == 0 && n != 1 || wait > 0 && (n < 15 || n > 250) {
 					t.Errorf("%d takeovers", n)
@@ -160,22 +209,24 @@ func TestRouter_WaitingSessionHasAClient(t *testing.T) {
 
 // Nothing is lost by a retry: it comes before any waiting.
 func TestRouter_RetryBeforeWaiting(t *testing.T) {
-	bubble(t, "a b c", nil, func(t *testing.T, w *world) {
-		a := w.agents["a"]
-		a.generate = a.dies("b", 0)
-		w.agents["b"].takeover = func(*seguev1.TakeoverRequest, *events) error {
-			return refusal(seguev1.Reason_REASON_NOT_READY, "the engine restarts")
-		}
-		start := time.Now()
-		resp := w.post("/v1/chat/completions", chat(true, ""))
-		if tr := w.stream(resp); !tr.done {
-			t.Errorf("%s", tr.raw)
-		}
-		within(t, "the answer", time.Since(start), 0, 10*time.Millisecond)
-		if last := w.session(resp).Attempts; last[len(last)-1].Kind != "retry" {
-			t.Errorf("attempts %+v", last)
-		}
-	})
+	for _, reason := range []seguev1.Reason{seguev1.Reason_REASON_NOT_READY, seguev1.Reason_REASON_NO_CAPACITY} {
+		t.Run(reason.String(), func(t *testing.T) {
+			bubble(t, "a b c", nil, func(t *testing.T, w *world) {
+				a := w.agents["a"]
+				a.generate = a.dies("b", 0)
+				w.agents["b"].takeover = func(*seguev1.TakeoverRequest, *events) error { return refusal(reason, "not now") }
+				start := time.Now()
+				resp := w.post("/v1/chat/completions", chat(true, ""))
+				if tr := w.stream(resp); !tr.done {
+					t.Errorf("%s", tr.raw)
+				}
+				within(t, "the answer", time.Since(start), 0, 10*time.Millisecond)
+				if last := w.session(resp).Attempts; last[len(last)-1].Kind != "retry" {
+					t.Errorf("attempts %+v", last)
+				}
+			})
+		})
+	}
 }
 
 // A takeover whose stream breaks before its first event may have begun: the same epoch finds it.

@@ -129,7 +129,7 @@ func TestCase_F6_GivingUpManyDelaysNobody(t *testing.T) {
 				BaseID:   snapshot.BaseID{Session: snapshot.SessionID{1, byte(made), byte(made >> 8), byte(made >> 16)}, Epoch: 1},
 				Geometry: g, Fingerprint: []byte("f"), Prompt: []int32{1}, MaxOutput: 4,
 			}
-			if err := s.Begin(h); err != nil {
+			if err := s.Begin(h, [16]byte{}); err != nil {
 				t.Fatal(err)
 			}
 		}

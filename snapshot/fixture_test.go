@@ -160,7 +160,7 @@ func receive(s *snapshot.Store, frame []byte) (refusals []error) {
 		if h.Kind == snapshot.KindBase {
 			var x snapshot.Head
 			if x, err = r.Base(); err == nil {
-				err = s.Begin(x)
+				err = s.Begin(x, [16]byte{})
 			}
 		} else {
 			_, _, err = s.Apply(r)

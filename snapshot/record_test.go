@@ -368,7 +368,7 @@ func TestReader_ReadsInPieces(t *testing.T) {
 			if h.Kind == snapshot.KindBase {
 				var x snapshot.Head
 				if x, err = r.Base(); err == nil {
-					err = s.Begin(x)
+					err = s.Begin(x, [16]byte{})
 				}
 			} else {
 				_, _, err = s.Apply(r)

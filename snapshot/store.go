@@ -33,8 +33,9 @@ type held struct {
 	record fence.Record
 	chain  *Chain
 	memory *Reservation
-	// newest is the highest base begun, held or not.
+	// newest is the highest base begun, held or not; from is the process life of the primary that began it.
 	newest BaseID
+	from   [16]byte
 	// refused is why the newest base isn't taken.
 	refused error
 }
@@ -48,12 +49,12 @@ func NewStore(b *Budget, accept func(*Head) error) *Store {
 	return &Store{budget: b, accept: accept, held: make(map[SessionID]*held), records: maxRecords}
 }
 
-// Begin opens a base and reserves its memory. A base that replaces another one of the session drops it:
+// Begin opens a base of the primary with the boot id from, and reserves its memory. A base that replaces another one of the session drops it:
 // the session is then uncovered until the new base's first boundary.
 //
 // Errors: fence.ErrStaleEpoch, fence.ErrCanceled, ErrUnknownBase for a base below the newest, ErrStoreFull, ErrFormat,
 // and accept's.
-func (s *Store) Begin(h Head) error {
+func (s *Store) Begin(h Head, from [16]byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.entry(h.Session)
@@ -63,7 +64,7 @@ func (s *Store) Begin(h Head) error {
 	if e.newest.Epoch == h.Epoch && h.Base < e.newest.Base {
 		return fmt.Errorf("%w: base %d, the newest is %d", ErrUnknownBase, h.Base, e.newest.Base)
 	}
-	e.newest = h.BaseID
+	e.newest, e.from = h.BaseID, from
 	e.drop()
 	e.refused = s.begin(e, h)
 	return e.refused
@@ -290,23 +291,32 @@ const offersAtOnce = 64
 
 // Offers lists what is held, in no order. Each offer is true at some moment of the call.
 func (s *Store) Offers() []Offer {
+	return s.list(func(*held) bool { return true })
+}
+
+// OffersTo is Offers of the bases that the primary with the boot id from has begun.
+func (s *Store) OffersTo(from [16]byte) []Offer {
+	return s.list(func(h *held) bool { return h.from == from })
+}
+
+func (s *Store) list(want func(*held) bool) []Offer {
 	s.mu.Lock()
 	ids := slices.Clone(s.order)
 	s.mu.Unlock()
 	var out []Offer
 	for part := range slices.Chunk(ids, offersAtOnce) {
-		out = s.offers(slices.Grow(out, len(part)), part)
+		out = s.offers(out, part, want)
 		runtime.Gosched() // to whoever waits for the lock
 	}
 	return out
 }
 
-func (s *Store) offers(out []Offer, ids []SessionID) []Offer {
+func (s *Store) offers(out []Offer, ids []SessionID, want func(*held) bool) []Offer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range ids {
 		h := s.held[id]
-		if h == nil || h.chain == nil {
+		if h == nil || h.chain == nil || !want(h) {
 			continue
 		}
 		c := h.chain

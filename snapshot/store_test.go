@@ -174,7 +174,7 @@ func TestStore_TakeoverFencesLowerEpochs(t *testing.T) {
 			for e := fence.Epoch(1); e < 8; e++ {
 				late := h
 				late.Epoch = e
-				fenced("a base of a lower epoch", s.Begin(late))
+				fenced("a base of a lower epoch", s.Begin(late, [16]byte{}))
 				fenced("an attempt of a lower epoch", s.Admit(h.Session, e))
 				_, err := s.Takeover(h.Session, e, needOf(&h, 1))
 				fenced("a takeover of a lower epoch", err)
@@ -262,7 +262,7 @@ func TestStore_BaseNumbersRise(t *testing.T) {
 		t.Fatalf("held %+v", o)
 	}
 	s.Release(session(1), 3)
-	if err := s.Begin(with(3, 1)); !errors.Is(err, snapshot.ErrUnknownBase) {
+	if err := s.Begin(with(3, 1), [16]byte{}); !errors.Is(err, snapshot.ErrUnknownBase) {
 		t.Fatalf("a lower base after the release: %v", err)
 	}
 	mustReceive(t, s, records(chain(t, with(3, 3), 1), 5)...)
@@ -387,7 +387,7 @@ func TestStore_RecordsAreBounded(t *testing.T) {
 	s.SetMaxRecords(50)
 	id := func(i int) snapshot.SessionID { return snapshot.SessionID{byte(i), byte(i >> 8), 1} }
 	for i := range 10 {
-		if err := s.Begin(head(snapshot.BaseID{Session: id(i), Epoch: 1}, 4, 4)); err != nil {
+		if err := s.Begin(head(snapshot.BaseID{Session: id(i), Epoch: 1}, 4, 4), [16]byte{}); err != nil {
 			t.Fatal(err)
 		}
 	}

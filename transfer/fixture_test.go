@@ -332,7 +332,7 @@ func (r *run) encode() [][]byte {
 	return out
 }
 
-// fill brings a run into a store.
+// fill brings a run into a store, as if from a sender of runPool.
 func fill(t *testing.T, s *snapshot.Store, r *run) {
 	t.Helper()
 	rd := snapshot.NewReader(bytes.NewReader(bytes.Join(r.encode(), nil)))
@@ -344,7 +344,7 @@ func fill(t *testing.T, s *snapshot.Store, r *run) {
 		if err == nil && h.Kind == snapshot.KindBase {
 			var x snapshot.Head
 			if x, err = rd.Base(); err == nil {
-				err = s.Begin(x)
+				err = s.Begin(x, [16]byte{0xaa})
 			}
 		} else if err == nil {
 			_, _, err = s.Apply(rd)

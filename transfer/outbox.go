@@ -29,8 +29,10 @@ type Outbox struct {
 	capturedAt []time.Time
 	// movedAt is when the holder last acknowledged something, or when it was attached.
 	movedAt time.Time
-	reason  seguev1.Reason
-	detail  string
+	// downSince is when the stream to the holder ended, or when it was attached; zero while there is one.
+	downSince time.Time
+	reason    seguev1.Reason
+	detail    string
 }
 
 // Status is a snapshot of an outbox.
@@ -45,6 +47,9 @@ type Status struct {
 	Replicating bool
 	// Connected: a replication stream is up.
 	Connected bool
+	// DownSince is when the last stream to the holder ended or, before the first, when the holder was attached; zero
+	// while a stream is up, and without a holder.
+	DownSince time.Time
 
 	Rows, AckRows             int
 	Captured, Sent, Committed int
@@ -132,7 +137,7 @@ func (o *Outbox) Status() Status {
 		Replicating: o.p.commit > 0, Connected: o.p.phase == phaseBase || o.p.phase == phaseReplicating,
 		Rows: o.p.rows, AckRows: o.p.ackRows,
 		Captured: o.p.captured, Sent: o.p.sent, Committed: o.p.commit,
-		MovedAt: o.movedAt,
+		MovedAt: o.movedAt, DownSince: o.downSince,
 	}
 	if len(o.capturedAt) > 0 {
 		s.OldestUncommitted = o.capturedAt[0]
@@ -163,6 +168,7 @@ func (o *Outbox) attached(s *Sender) {
 	}
 	o.earlier = append(o.earlier, s)
 	o.stamp()
+	o.downSince = o.movedAt
 	o.broadcast()
 }
 
@@ -172,7 +178,7 @@ func (o *Outbox) detached(s *Sender) {
 	if o.holder != s {
 		return
 	}
-	o.holder = nil
+	o.holder, o.downSince = nil, time.Time{}
 	o.p.detach()
 	o.broadcast()
 }
@@ -233,6 +239,7 @@ func (o *Outbox) welcome(s *Sender, offer *seguev1.ResumeOffer) {
 		o.rebase(offer.GetBase() + 1)
 		o.p.welcome(false, 0, 0)
 	}
+	o.downSince = time.Time{}
 	// A new stream alone is no progress: a peer that comes and goes must not look alive.
 	if o.p.ackRows > rows || o.p.commit > boundary {
 		o.movedAt = time.Now()
@@ -269,6 +276,7 @@ func (o *Outbox) disconnected(s *Sender) {
 		return
 	}
 	o.p.disconnect()
+	o.downSince = time.Now()
 	o.broadcast()
 }
 

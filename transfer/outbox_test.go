@@ -163,6 +163,41 @@ func TestOutbox_Ages(t *testing.T) {
 	})
 }
 
+// How long there has been no stream counts from the attachment or the last stream's end, also where a peer comes and goes.
+func TestOutbox_DownSince(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, b, c := testOutbox(t, 3), testSender(), testSender()
+		start := time.Now()
+		step := func(what string, want time.Duration) {
+			t.Helper()
+			switch got := o.Status().DownSince; {
+			case want < 0 && !got.IsZero():
+				t.Fatalf("after %s down since %v", what, got.Sub(start))
+			case want >= 0 && got.Sub(start) != want:
+				t.Fatalf("after %s down since %v, want %v", what, got.Sub(start), want)
+			}
+			time.Sleep(time.Second) // virtual
+		}
+		step("nothing", -1)
+		o.attached(b)
+		step("the attachment", 1*time.Second)
+		o.welcome(b, nil)
+		step("the welcome", -1)
+		o.disconnected(b)
+		step("the end of the stream", 3*time.Second)
+		o.welcome(b, nil)
+		step("another welcome", -1)
+		o.disconnected(b)
+		step("another end", 5*time.Second)
+		o.attached(c)
+		step("another attachment", 6*time.Second)
+		o.disconnected(b)
+		step("an end at the former holder", 6*time.Second)
+		o.detached(c)
+		step("the detachment", -1)
+	})
+}
+
 // Damage in the primary's memory isn't sealed as good when a base is renewed.
 func TestOutbox_DamagedMemoryIsRejected(t *testing.T) {
 	o, s := testOutbox(t, 3), testSender()

@@ -85,6 +85,7 @@ func (r *Receiver) took(n int) {
 //
 // INVARIANT: once a stream has its Welcome, no frame of an earlier stream changes the store.
 type primary struct {
+	boot    [16]byte
 	streams int // guarded by Receiver.mu
 
 	mu     sync.Mutex
@@ -123,7 +124,7 @@ func (r *Receiver) Replicate(st grpc.BidiStreamingServer[seguev1.ReplicateReques
 	defer r.leave(boot)
 	p.mu.Lock()
 	p.newest++
-	number, w := p.newest, r.welcome()
+	number, w := p.newest, r.welcome(boot)
 	p.mu.Unlock()
 	broken := st.Send(w)
 	for {
@@ -199,7 +200,7 @@ func (r *Receiver) enter(boot [16]byte) *primary {
 	defer r.mu.Unlock()
 	p := r.primaries[boot]
 	if p == nil {
-		p = new(primary)
+		p = &primary{boot: boot}
 		r.primaries[boot] = p
 	}
 	p.streams++
@@ -227,16 +228,22 @@ func (r *Receiver) frame(p *primary, number int, f *Frame) ([]*seguev1.Replicate
 		return nil, status.Error(codes.Aborted, "transfer: a newer stream of this primary replaces this one")
 	}
 	r.onRows(f.received.Len())
-	answers, err := r.apply(f)
+	answers, err := r.apply(p.boot, f)
 	if err != nil {
 		return nil, status.Error(codes.DataLoss, err.Error())
 	}
 	return answers, nil
 }
 
-func (r *Receiver) welcome() *seguev1.ReplicateResponse {
+// maxOffers keeps a welcome below gRPC's default limit of a message (4 MiB; an offer takes at most 85 bytes). A session
+// whose base isn't offered begins it again.
+const maxOffers = 1 << 15
+
+// welcome offers the primary what is held of its sessions; what other primaries have here is none of its business.
+func (r *Receiver) welcome(boot [16]byte) *seguev1.ReplicateResponse {
 	w := &seguev1.ReplicateWelcome{Version: ProtocolVersion, NodeId: r.self.NodeID, BootId: r.self.Boot[:]}
-	for _, o := range r.store.Offers() {
+	held := r.store.OffersTo(boot)
+	for _, o := range held[max(0, len(held)-maxOffers):] {
 		offer := &seguev1.ResumeOffer{
 			Session: o.Session[:], Epoch: uint64(o.Epoch), Base: o.Base,
 			Rows: uint32(o.Rows), Boundary: uint32(o.Committed), Chain: o.Chain[:],
@@ -249,9 +256,9 @@ func (r *Receiver) welcome() *seguev1.ReplicateResponse {
 	return &seguev1.ReplicateResponse{Frame: &seguev1.ReplicateResponse_Welcome{Welcome: w}}
 }
 
-// apply applies a frame's records. A record that is refused makes a Reject for its base; only a frame that
+// apply applies a frame's records, sent by the primary with that boot id. A record that is refused makes a Reject for its base; only a frame that
 // can't be read at all is an error. There is one ack per base and frame, after its last record.
-func (r *Receiver) apply(f *Frame) ([]*seguev1.ReplicateResponse, error) {
+func (r *Receiver) apply(boot [16]byte, f *Frame) ([]*seguev1.ReplicateResponse, error) {
 	var out []*seguev1.ReplicateResponse
 	at := make(map[snapshot.BaseID]int)
 	put := func(id snapshot.BaseID, m *seguev1.ReplicateResponse) {
@@ -280,7 +287,7 @@ func (r *Receiver) apply(f *Frame) ([]*seguev1.ReplicateResponse, error) {
 			}
 			continue
 		}
-		rows, committed, err := r.record(rd, h)
+		rows, committed, err := r.record(boot, rd, h)
 		if err != nil {
 			rejected[h.BaseID] = true
 			put(h.BaseID, reject(h.BaseID, err))
@@ -296,7 +303,7 @@ func (r *Receiver) apply(f *Frame) ([]*seguev1.ReplicateResponse, error) {
 }
 
 // record applies one record and returns its base's progress.
-func (r *Receiver) record(rd *snapshot.Reader, h snapshot.Header) (rows, committed int, err error) {
+func (r *Receiver) record(boot [16]byte, rd *snapshot.Reader, h snapshot.Header) (rows, committed int, err error) {
 	if h.Kind != snapshot.KindBase {
 		return r.store.Apply(rd)
 	}
@@ -304,7 +311,7 @@ func (r *Receiver) record(rd *snapshot.Reader, h snapshot.Header) (rows, committ
 	if err != nil {
 		return 0, 0, err
 	}
-	return 0, 0, r.store.Begin(head)
+	return 0, 0, r.store.Begin(head, boot)
 }
 
 func reject(id snapshot.BaseID, err error) *seguev1.ReplicateResponse {

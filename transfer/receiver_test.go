@@ -280,6 +280,47 @@ func TestReceiver_NewStreamReplacesOld(t *testing.T) {
 	})
 }
 
+// A welcome lists what is held of the primary that says hello, at most as much as a message can carry: however many
+// sessions are held, of it and of others, its stream opens.
+func TestReceiver_ManyHeldSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many = 50_000
+		n := newNetwork()
+		b := n.listen(t, "b", 7, 1<<40, acceptAll)
+		client := dialPlain(t, n, "b")
+		hold := func(of byte, boot []byte) {
+			h := newHead(snapshot.BaseID{Epoch: 1}, 4, 4, 100)
+			for i := range many {
+				h.Session = snapshot.SessionID{of, byte(i), byte(i >> 8), byte(i >> 16)}
+				if err := b.store.Begin(h, [16]byte(boot)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		other := hello()
+		other.BootId[0]++
+		hold(1, other.BootId)
+		r := newRun(t, newHead(baseOf(9, 1), 8, 24, 100), window).capture(3)
+		st, w := open(t, client, hello())
+		if len(w.GetOffers()) != 0 {
+			t.Fatalf("%d offers of other primaries", len(w.GetOffers()))
+		}
+		mustSend(t, st, frame(r.encode()...))
+		if a := mustRecv(t, st).GetAck(); a.GetCommitted() != 3 {
+			t.Fatalf("ack %v", a)
+		}
+		_, w = open(t, client, hello())
+		if o := w.GetOffers(); len(o) != 1 || [16]byte(o[0].GetSession()) != r.head.Session {
+			t.Fatalf("%d offers, want the primary's own", len(o))
+		}
+		hold(2, hello().GetBootId())
+		_, w = open(t, client, hello())
+		if o := len(w.GetOffers()); o < 1000 || o >= many {
+			t.Fatalf("%d offers of %d bases", o, many)
+		}
+	})
+}
+
 // Streams end when the agent stops, so a graceful stop doesn't wait for its peers.
 func TestReceiver_StopEndsStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -89,6 +89,13 @@ func (s *Sender) Detach(o *Outbox) {
 	o.detached(s)
 }
 
+// idle reports that nothing is attached.
+func (s *Sender) idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.sessions) == 0
+}
+
 // SentBytes is the number of bytes handed to the transport.
 func (s *Sender) SentBytes() int64 {
 	s.mu.Lock()

@@ -410,10 +410,10 @@ func TestProcess_OtherFingerprintIsRefusedByName(t *testing.T) {
 	}
 }
 
-// A holder without a free context says so at once, and the strict policy applies.
+// A holder without a free context says so at once. With none until takeover_wait is over the strict policy applies.
 func TestProcess_NoCapacityForTakeoverIsHonest(t *testing.T) {
 	one := []string{"--contexts", "1", "--reserved", "0"}
-	l := startLab(t, one, one)
+	l := startLab(t, one, one, "--set", "router.takeover_wait=300ms")
 	busy := l.post(t, "sync", prompt, 1000)
 	defer busy.Body.Close()
 	got := l.generate(t, "sync", prompt, 60, l.killAt(t, 20, syscall.SIGKILL))
