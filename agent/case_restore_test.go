@@ -67,6 +67,7 @@ func TestCase_B8_RestartedHolderCoversNothing(t *testing.T) {
 			if b.view(t, id, "holder").GetCommitted() > 0 {
 				covered++
 			}
+			n.delay("a", 3*time.Millisecond) // so that the base doesn't begin again before the new process was asked
 			b.stop()
 			b2 := n.start(t, "b", b.peer.GetAddr(), tinySim(), nil)
 			if d := b2.describe(t); slices.Equal(d.GetBootId(), boot) || d.GetSnapshotBytesUsed() != 0 {
@@ -76,6 +77,7 @@ func TestCase_B8_RestartedHolderCoversNothing(t *testing.T) {
 			early.read(takeover(t, t.Context(), b2, early.order(id, 2, r, modeOff)), nil)
 			wantReason(t, early.err, seguev1.Reason_REASON_UNKNOWN_SESSION)
 			refused++
+			n.delay("a", 0)
 
 			var x transcript
 			x.read(recv, func(x *transcript) bool { return x.protected() && len(x.tokens) >= 20 })

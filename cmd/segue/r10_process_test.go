@@ -174,6 +174,16 @@ func cutOne(t *testing.T, r *rig, mode string, want expected, afterDelta bool) {
 	victim := r.primary(s)
 	if afterDelta {
 		s.await(t, 1)
+	} else {
+		eventually(t, "the run begins", func() error {
+			all, err := r.primaries(victim)
+			for _, l := range all {
+				if l.State == "queued" || l.State == "prefill" {
+					return nil
+				}
+			}
+			return fmt.Errorf("%s works on %v (%v)", victim, all, err)
+		})
 	}
 	r.note("cut the network of %s", victim)
 	r.wires[victim].hold(t, upstream, downstream)

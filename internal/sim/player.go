@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seguekv/segue/router"
@@ -46,7 +47,7 @@ func (p *player) start() {
 	for _, f := range p.plan.Faults {
 		when := make(chan Moment, 1)
 		if f.On != "" {
-			nth := 0
+			var nth atomic.Int64
 			p.w.Watch(func(m Moment) bool {
 				if p.ctx.Err() != nil {
 					return true
@@ -54,7 +55,7 @@ func (p *player) start() {
 				if m.Point != f.On || time.Since(p.begun) < f.At {
 					return false
 				}
-				if nth++; nth < f.Nth {
+				if nth.Add(1) < int64(f.Nth) {
 					return false
 				}
 				select {

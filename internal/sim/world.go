@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/seguekv/segue/fence"
@@ -27,10 +29,9 @@ type World struct {
 	cfg     Config
 	running sync.WaitGroup
 
-	mu sync.Mutex
-	// watchers see each moment until they return true.
-	watchers []func(Moment) bool
-	hosts    []string
+	mu      sync.Mutex
+	watches []*watch
+	hosts   []string
 }
 
 // NewWorld makes a world and starts all of it. It returns when the router finds every agent ready. Close it also after an
@@ -88,11 +89,18 @@ func (w *World) Node(id string) *Node {
 	return nil
 }
 
-// Watch makes f see every moment until it returns true. f must not block.
+// watch is one who sees moments until it is done.
+type watch struct {
+	see  func(Moment) bool
+	done atomic.Bool
+}
+
+// Watch makes f see every moment until it returns true, or a little longer. f is called concurrently and must not
+// block.
 func (w *World) Watch(f func(Moment) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.watchers = append(w.watchers, f)
+	w.watches = append(w.watches, &watch{see: f})
 }
 
 // at is where every Moment passes.
@@ -100,34 +108,29 @@ func (w *World) at(m Moment) {
 	if w.cfg.Verbose {
 		w.Trace.Addf("%-7s %s %d label=%d", m.Node, m.Point, m.Index, m.Label)
 	}
-	w.mu.Lock()
-	watchers := append([]func(Moment) bool{}, w.watchers...)
-	w.mu.Unlock()
-	if len(watchers) > 0 {
-		w.tell(watchers, m)
-	}
+	w.tell(m)
 	if w.cfg.Hook != nil {
 		w.cfg.Hook(m)
 	}
 }
 
-func (w *World) tell(watchers []func(Moment) bool, m Moment) {
-	done := 0
-	kept := make([]func(Moment) bool, 0, len(watchers))
-	for _, f := range watchers {
-		if f(m) {
-			done++
-			continue
+func (w *World) tell(m Moment) {
+	w.mu.Lock()
+	watches := slices.Clone(w.watches)
+	w.mu.Unlock()
+	done := false
+	for _, x := range watches {
+		if !x.done.Load() && x.see(m) {
+			x.done.Store(true)
+			done = true
 		}
-		kept = append(kept, f)
 	}
-	if done == 0 {
+	if !done {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// Those that came meanwhile are behind those that were told.
-	w.watchers = append(kept, w.watchers[len(watchers):]...)
+	w.watches = slices.DeleteFunc(w.watches, func(x *watch) bool { return x.done.Load() })
 }
 
 // gateOp takes in a call of a session's gate.
