@@ -5,23 +5,16 @@ package router_test
 
 import (
 	"bufio"
-	"bytes"
-	"context"
 	"fmt"
-	"net"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
 	"github.com/seguekv/segue/fence"
 	"github.com/seguekv/segue/router"
-	"github.com/seguekv/segue/router/fleet"
 	"github.com/seguekv/segue/snapshot"
 )
 
@@ -65,7 +58,7 @@ func TestFence_PrecedesWhatFollows(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := &history{raised: 1}
-				w := observed(t, "a b", h.op)
+				w := observed(t, "a b", nil, h.op)
 				defer w.close()
 				a, b := w.agents["a"], w.agents["b"]
 				a.generate = a.dies("b", tt.accepted)
@@ -91,50 +84,6 @@ func TestFence_PrecedesWhatFollows(t *testing.T) {
 			})
 		})
 	}
-}
-
-// observed is newWorld with an observer of the gates.
-func observed(t *testing.T, names string, gate func(snapshot.SessionID, fence.Op)) *world {
-	t.Helper()
-	w := &world{t: t, agents: map[string]*agent{}, client: newPipes(), admin: newPipes(), metrics: prometheus.NewRegistry(), log: &bytes.Buffer{}, done: make(chan error, 1)}
-	cfg := router.DefaultConfig()
-	for id := range strings.FieldsSeq(names) {
-		w.agents[id] = newAgent(id)
-		w.agents[id].start()
-		cfg.Agents = append(cfg.Agents, fleet.Member{ID: id, Addr: id + ":1"})
-	}
-	r, err := router.New(cfg, router.Deps{
-		Registerer: w.metrics, Gatherer: w.metrics, Clock: virtual(), Gate: gate,
-		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
-			return w.agents[strings.TrimSuffix(addr, ":1")].dial(ctx)
-		},
-		Listen: func(_, addr string) (net.Listener, error) {
-			if addr == cfg.Admin {
-				return w.admin, nil
-			}
-			return w.client, nil
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.serve(r)
-	return w
-}
-
-// serve runs r until close.
-func (w *world) serve(r *router.Router) {
-	w.router = r
-	w.http = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-		if addr == "admin:80" {
-			return w.admin.dial(ctx)
-		}
-		return w.client.dial(ctx)
-	}}}
-	ctx, stop := context.WithCancel(w.t.Context())
-	w.stop = stop
-	go func() { w.done <- r.Run(ctx) }() // ends with close
-	synctest.Wait()
 }
 
 // The first content is marked before it is written: the record never counts delivered text without it, and a write

@@ -24,6 +24,7 @@ import (
 	"github.com/seguekv/segue/fence"
 	"github.com/seguekv/segue/router"
 	"github.com/seguekv/segue/router/fleet"
+	"github.com/seguekv/segue/snapshot"
 )
 
 // pipes is a listener of synchronous in-memory connections: a write waits for its reader, and deadlines
@@ -91,6 +92,12 @@ func bubble(t *testing.T, names string, change func(*router.Config, map[string]*
 
 func newWorld(t *testing.T, names string, change func(*router.Config, map[string]*agent)) *world {
 	t.Helper()
+	return observed(t, names, change, nil)
+}
+
+// observed is newWorld with an observer of the gates.
+func observed(t *testing.T, names string, change func(*router.Config, map[string]*agent), gate func(snapshot.SessionID, fence.Op)) *world {
+	t.Helper()
 	w := &world{t: t, agents: map[string]*agent{}, client: newPipes(), admin: newPipes(), metrics: prometheus.NewRegistry(), log: &bytes.Buffer{}, done: make(chan error, 1)}
 	cfg := router.DefaultConfig()
 	for id := range strings.FieldsSeq(names) {
@@ -106,7 +113,7 @@ func newWorld(t *testing.T, names string, change func(*router.Config, map[string
 	var locked sync.Mutex
 	r, err := router.New(cfg, router.Deps{
 		Log:        slog.New(slog.NewTextHandler(lockedWriter{&locked, w.log}, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Registerer: w.metrics, Gatherer: w.metrics, Clock: virtual(),
+		Registerer: w.metrics, Gatherer: w.metrics, Clock: virtual(), Gate: gate,
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			return w.agents[strings.TrimSuffix(addr, ":1")].dial(ctx)
 		},

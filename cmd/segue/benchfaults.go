@@ -103,42 +103,24 @@ func (f *faultsFlags) howToGoOn() string {
 	return "the same command goes on from " + f.log
 }
 
-// work runs the clusters until no kill is left. The children's logs are kept, and their place is told, when something
-// fails; an interruption is none of that.
+// work runs the clusters until no kill is left.
 func (f *faultsFlags) work(cmd *cobra.Command, work *bench.Faults) error {
-	binary, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find own program file: %w", err)
-	}
-	dir, err := os.MkdirTemp("", "segue-faults-")
-	if err != nil {
-		return fmt.Errorf("make directory for logs: %w", err)
-	}
-	all, ctx := errgroup.WithContext(cmd.Context())
-	for i := range f.cfg.Clusters {
-		name := strconv.Itoa(i + 1)
-		all.Go(func() error {
-			own := filepath.Join(dir, name)
-			if err := os.Mkdir(own, 0o700); err != nil {
-				return fmt.Errorf("make directory for logs: %w", err)
-			}
-			return cluster.Run(ctx, cluster.Config{
-				Binary: binary, Dir: own, Nodes: bench.FaultNodes(), Engine: f.local.engine, ReadyTimeout: f.local.readyTimeout,
-				OnStep: func(s cluster.Step) { f.cfg.Logf("cluster %s: %v", name, s) },
-				Logf:   func(format string, args ...any) { f.cfg.Logf("cluster "+name+": "+format, args...) },
-			}, work.Work)
-		})
-	}
-	err = all.Wait()
-	switch {
-	case cmd.Context().Err() != nil && err != nil:
-		err = &exitError{code: exitInterrupted, err: errors.New("interrupted")}
-	case err != nil:
-		f.cfg.Logf("logs of all processes are in %s", dir)
-		return err
-	}
-	if rmErr := os.RemoveAll(dir); rmErr != nil {
-		f.cfg.Logf("cannot remove %s: %v", dir, rmErr)
-	}
-	return err
+	return withLogs(cmd, func(binary, dir string) error {
+		all, ctx := errgroup.WithContext(cmd.Context())
+		for i := range f.cfg.Clusters {
+			name := strconv.Itoa(i + 1)
+			all.Go(func() error {
+				own := filepath.Join(dir, name)
+				if err := os.Mkdir(own, 0o700); err != nil {
+					return fmt.Errorf("make directory for logs: %w", err)
+				}
+				return cluster.Run(ctx, cluster.Config{
+					Binary: binary, Dir: own, Nodes: bench.FaultNodes(), Engine: f.local.engine, ReadyTimeout: f.local.readyTimeout,
+					OnStep: func(s cluster.Step) { f.cfg.Logf("cluster %s: %v", name, s) },
+					Logf:   func(format string, args ...any) { f.cfg.Logf("cluster "+name+": "+format, args...) },
+				}, work.Work)
+			})
+		}
+		return all.Wait()
+	})
 }

@@ -48,10 +48,20 @@ func (l *localCluster) validate() error {
 	return err
 }
 
-// run starts two nodes and a router, calls body, and ends them. The children's logs are kept,
-// and their place is told, when something fails; an interruption is none of that.
+// run starts two nodes and a router, calls body, and ends them.
 func (l *localCluster) run(cmd *cobra.Command, steps io.Writer, body func(context.Context, *cluster.Cluster) error) error {
-	ctx := cmd.Context()
+	return withLogs(cmd, func(binary, dir string) error {
+		return cluster.Run(cmd.Context(), cluster.Config{
+			Binary: binary, Dir: dir, Nodes: []string{"a", "b"}, Engine: l.engine, ReadyTimeout: l.readyTimeout,
+			OnStep: func(s cluster.Step) { fmt.Fprintln(steps, s) },
+			Logf:   logTo(cmd.ErrOrStderr()),
+		}, body)
+	})
+}
+
+// withLogs calls body with this program's file and a new directory for the children's logs. They are kept, and their
+// place is told, when something fails; an interruption is none of that.
+func withLogs(cmd *cobra.Command, body func(binary, dir string) error) error {
 	binary, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find own program file: %w", err)
@@ -60,12 +70,8 @@ func (l *localCluster) run(cmd *cobra.Command, steps io.Writer, body func(contex
 	if err != nil {
 		return fmt.Errorf("make directory for logs: %w", err)
 	}
-	err = cluster.Run(ctx, cluster.Config{
-		Binary: binary, Dir: dir, Nodes: []string{"a", "b"}, Engine: l.engine, ReadyTimeout: l.readyTimeout,
-		OnStep: func(s cluster.Step) { fmt.Fprintln(steps, s) },
-		Logf:   logTo(cmd.ErrOrStderr()),
-	}, body)
-	if ctx.Err() != nil && err != nil {
+	err = body(binary, dir)
+	if cmd.Context().Err() != nil && err != nil {
 		err = &exitError{code: exitInterrupted, err: errors.New("interrupted")}
 	} else if err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "logs of all processes are in %s\n", dir)

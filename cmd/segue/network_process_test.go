@@ -141,21 +141,7 @@ func TestNetwork_AsymmetricPartition(t *testing.T) {
 				s.await(t, 1)
 				r.fault(n, netns.Drop(), way)
 				info := r.record(s, "the router gives the node up", func(i router.SessionInfo) bool { return i.EndedAt != "" || len(i.Attempts) > 1 })
-				eventually(t, "the old run ends behind the cut", func() error {
-					all, err := r.primaries(victim)
-					if err != nil {
-						return err
-					}
-					switch l := all[info.Session]; l.State {
-					case "", "failed":
-						return nil
-					case "finished":
-						t.Fatalf("the old run went on to its end: %+v", l)
-						return nil
-					default:
-						return fmt.Errorf("%+v", l)
-					}
-				})
+				r.ended(t, "the old run ends behind the cut", victim, info.Session)
 				info = r.check(s, ref, want)
 				silentEnd(t, info)
 				r.happened(n, way)

@@ -163,21 +163,7 @@ func TestProcess_PausedRouterLosesItsLeases(t *testing.T) {
 			pid := r.router.cmd.Process.Pid
 			r.signalPID("router", "router", pid, syscall.SIGSTOP)
 			defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
-			eventually(t, "the run ends with its lease", func() error {
-				all, err := r.primaries(victim)
-				if err != nil {
-					return err
-				}
-				switch l := all[info.Session]; l.State {
-				case "", "failed":
-					return nil
-				case "finished":
-					t.Fatalf("the run went on to its end without a lease: %+v", l)
-					return nil
-				default:
-					return fmt.Errorf("%+v", l)
-				}
-			})
+			r.ended(t, "the run ends with its lease", victim, info.Session)
 			r.signalPID("router", "router", pid, syscall.SIGCONT)
 			silentEnd(t, r.check(s, ref, want))
 			r.idle(r.ids...)

@@ -215,21 +215,7 @@ func cutOne(t *testing.T, r *rig, mode string, want expected, afterDelta bool) {
 	}
 	r.note("mend the network of %s", victim)
 	r.wires[victim].release(t)
-	eventually(t, "the old run is cancelled", func() error {
-		all, err := r.primaries(victim)
-		if err != nil {
-			return err
-		}
-		switch l := all[info.Session]; l.State {
-		case "", "failed":
-			return nil
-		case "finished":
-			t.Fatalf("the old run went on to its end: %+v", l)
-		default:
-			return fmt.Errorf("%+v", l)
-		}
-		return nil
-	})
+	r.ended(t, "the old run is cancelled", victim, info.Session)
 	info = r.check(s, ref, want)
 	if info.Attempts[0].Cause != router.CauseStall {
 		t.Errorf("the first attempt ended by %q, want a stall", info.Attempts[0].Cause)

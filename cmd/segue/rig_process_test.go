@@ -250,6 +250,26 @@ func (r *rig) primaries(id string) (map[string]listed, error) {
 	return out, nil
 }
 
+// ended waits until a node's run of the session is over, and fails the test if that is because it was complete.
+func (r *rig) ended(t *testing.T, what, node, session string) {
+	t.Helper()
+	eventually(t, what, func() error {
+		all, err := r.primaries(node)
+		if err != nil {
+			return err
+		}
+		switch l := all[session]; l.State {
+		case "", "failed":
+			return nil
+		case "finished":
+			t.Fatalf("%s: it went on to its end: %+v", what, l)
+			return nil
+		default:
+			return fmt.Errorf("%+v", l)
+		}
+	})
+}
+
 // records are the router's sessions by their seed, the newest of each.
 func (r *rig) records() (map[uint64]router.SessionInfo, error) {
 	var list []router.SessionInfo // newest first
