@@ -252,6 +252,9 @@ func (s *session) follow(ctx context.Context, a *attempt) (ending, outcome) {
 			end, what := s.take(a, m)
 			allowed := bound
 			if what == ended {
+				if ctx.Err() != nil {
+					return contextEnding(ctx), ended // the agent's call ends with ctx: its failure tells nothing of the agent
+				}
 				var again bool
 				if allowed, again = s.repeat(a, end, bound); !again {
 					return a.judge(end), ended
