@@ -67,6 +67,7 @@ type view struct {
 	Base      uint32 `json:"base"`
 	Bytes     uint64 `json:"bytes,omitempty"`
 	Lease     uint32 `json:"lease_ms,omitempty"`
+	Prepared  uint32 `json:"prepared_ms,omitempty"`
 }
 
 func (a *Agent) views() []view {
@@ -75,7 +76,8 @@ func (a *Agent) views() []view {
 		out = append(out, view{
 			Session: hex.EncodeToString(s.GetSession()), Epoch: s.GetEpoch(), Role: s.GetRole(), Peer: s.GetPeer(),
 			State: s.GetState(), Protected: s.GetProtected(), Prompt: s.GetPromptTokens(),
-			Captured: s.GetCaptured(), Sent: s.GetSent(), Committed: s.GetCommitted(), Base: s.GetBase(), Bytes: s.GetBytes(), Lease: s.GetLeaseMs(),
+			Captured: s.GetCaptured(), Sent: s.GetSent(), Committed: s.GetCommitted(), Base: s.GetBase(), Bytes: s.GetBytes(),
+			Lease: s.GetLeaseMs(), Prepared: s.GetPreparedMs(),
 		})
 	}
 	sort.Slice(out, func(i, j int) bool {

@@ -47,6 +47,7 @@ type Agent struct {
 	receiver *transfer.Receiver
 	pool     *transfer.Pool
 	slots    admission
+	prepared *reservations
 	metrics  *metrics
 	gather   prometheus.Gatherer
 	clock    *fence.Clock
@@ -54,7 +55,8 @@ type Agent struct {
 
 	mu       sync.Mutex
 	sessions map[snapshot.SessionID]*session
-	// opening has a channel for each session of which an attempt is about to begin, closed when it has.
+	// opening has a channel for each session of which a call is about to begin, prepare or park an attempt, closed when
+	// it has.
 	opening  map[snapshot.SessionID]chan struct{}
 	live     context.Context // of sessions; nil before Run and when it ends
 	running  sync.WaitGroup
@@ -89,6 +91,7 @@ func New(cfg Config, deps Deps) (*Agent, error) {
 		stop:   make(chan struct{}), sessions: make(map[snapshot.SessionID]*session),
 		opening: make(map[snapshot.SessionID]chan struct{}),
 	}
+	a.prepared = newReservations(func(how string) { a.metrics.reservation(how) })
 	if a.clock == nil {
 		a.clock = clock.System()
 	}
@@ -159,6 +162,7 @@ func (a *Agent) Run(ctx context.Context, l Listeners) error {
 	})
 	err := g.Wait()
 	cancel(errStopping)
+	a.prepared.clear()
 	a.running.Wait()
 	if ctx.Err() != nil {
 		return nil
@@ -175,6 +179,7 @@ func named(what string, err error) error {
 
 // accept judges a base that a peer wants held: it must be loadable into this node's engine.
 func (a *Agent) accept(h *snapshot.Head) error {
+	a.prepared.drop(h.Session, h.Epoch-1)
 	d := a.description()
 	if d == nil {
 		return fmt.Errorf("%w: the holder's engine has not started yet", engines.ErrNotReady)

@@ -20,12 +20,26 @@ import (
 // attempt returns the attempt of epoch e: the one that runs, or what begin starts. Calls for one session follow
 // each other, so that a repeat finds what the first one has started.
 func (a *Agent) attempt(ctx context.Context, id snapshot.SessionID, e fence.Epoch, begin func() (*session, error)) (*session, error) {
-	done := make(chan struct{})
+	done, err := a.turn(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if s := a.find(id, e); s != nil {
+		return s, nil
+	}
+	return begin()
+}
+
+// turn waits until no other call is about to change what the session has here, and keeps others from it until done
+// is called.
+func (a *Agent) turn(ctx context.Context, id snapshot.SessionID) (done func(), err error) {
+	mine := make(chan struct{})
 	for {
 		a.mu.Lock()
 		other := a.opening[id]
 		if other == nil {
-			a.opening[id] = done
+			a.opening[id] = mine
 			a.mu.Unlock()
 			break
 		}
@@ -36,16 +50,12 @@ func (a *Agent) attempt(ctx context.Context, id snapshot.SessionID, e fence.Epoc
 			return nil, fmt.Errorf("%w: %w", engines.ErrCanceled, context.Cause(ctx))
 		}
 	}
-	defer func() {
+	return func() {
 		a.mu.Lock()
 		delete(a.opening, id)
 		a.mu.Unlock()
-		close(done)
-	}()
-	if s := a.find(id, e); s != nil {
-		return s, nil
-	}
-	return begin()
+		close(mine)
+	}, nil
 }
 
 // acquire takes a slot for an attempt of epoch e, if fewer than limit are in use. The session's earlier run here
@@ -68,6 +78,7 @@ func (a *Agent) acquire(ctx context.Context, id snapshot.SessionID, e fence.Epoc
 
 // generate starts an attempt from the prompt.
 func (a *Agent) generate(ctx context.Context, id snapshot.SessionID, e fence.Epoch, o order) (*session, error) {
+	a.prepared.drop(id, e-1)
 	eng, d, err := a.engine(o)
 	if err != nil {
 		return nil, err
@@ -88,12 +99,18 @@ func (a *Agent) generate(ctx context.Context, id snapshot.SessionID, e fence.Epo
 // looked at; from then on nothing of a lower epoch changes the store. A node that has no engine or no context
 // for it refuses before that. Whatever refuses, what is held stays held unless it is damaged.
 func (a *Agent) takeover(ctx context.Context, id snapshot.SessionID, e fence.Epoch, o order, need snapshot.Need, textEnd uint64) (*session, error) {
+	release, ok := a.prepared.claim(id, e)
+	if !ok {
+		release = func() {}
+	}
 	eng, d, err := a.engine(o)
 	if err != nil {
+		release()
 		return nil, err
 	}
-	release, ok := a.acquire(ctx, id, e, d.Contexts)
-	if !ok {
+	if ok {
+		a.end(id, e-1, fence.ErrStaleEpoch)
+	} else if release, ok = a.acquire(ctx, id, e, d.Contexts); !ok {
 		return nil, fmt.Errorf("%w for a takeover: all %d contexts in use", engines.ErrNoCapacity, d.Contexts)
 	}
 	a.receiver.Settle(ctx, func() bool { return a.store.Covers(id, need.Delivered) })
@@ -222,8 +239,9 @@ func (a *Agent) retire(s *session) {
 		}
 	}
 	s.close()
-	s.fail(errOrphan)
-	a.store.Cancel(s.id, s.epoch)
+	if s.fail(errOrphan); !s.isParked() {
+		a.store.Cancel(s.id, s.epoch)
+	}
 	a.mu.Lock()
 	if a.sessions[s.id] == s {
 		delete(a.sessions, s.id)
@@ -284,9 +302,14 @@ func (a *Agent) list() []*seguev1.SessionInfo {
 		out = append(out, s.info())
 	}
 	for _, o := range a.store.Offers() {
+		role := "holder"
+		if o.Parked {
+			role = "parked"
+		}
 		out = append(out, &seguev1.SessionInfo{
-			Session: o.Session[:], Epoch: uint64(o.Epoch), Role: "holder", Base: o.Base,
+			Session: o.Session[:], Epoch: uint64(o.Epoch), Role: role, Base: o.Base,
 			PromptTokens: uint32(o.Prompt), Committed: uint32(o.Committed), Bytes: uint64(o.Bytes), State: "held",
+			PreparedMs: milliseconds(a.prepared.left(o.Session)),
 		})
 	}
 	return out

@@ -82,10 +82,28 @@ func (h *simHost) facts(t *testing.T) engines.Facts {
 }
 
 func (h *simHost) Current() (agent.LiveEngine, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.dead.Err() != nil {
 		return nil, engines.ErrNotReady
 	}
-	return &liveSim{Engine: h.present(), h: h}, nil
+	return &liveSim{Engine: h.engine, h: h, dead: h.dead}, nil
+}
+
+// die ends the engine's process, and all its runs.
+func (h *simHost) die() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.kill(nil)
+}
+
+// restart starts a process of the same or another engine, after die.
+func (h *simHost) restart(t *testing.T, c sim.Config) {
+	t.Helper()
+	h.replace(t, c)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.dead, h.kill = context.WithCancelCause(context.Background())
 }
 
 func (h *simHost) present() engines.Engine {
@@ -111,7 +129,8 @@ func (h *simHost) PID() int                 { return 1 }
 
 type liveSim struct {
 	engines.Engine
-	h *simHost
+	h    *simHost
+	dead context.Context
 }
 
 func (l *liveSim) LastHeard() time.Time { return time.Now() }
@@ -124,12 +143,12 @@ func (l *liveSim) Describe(ctx context.Context) (*engines.Description, error) {
 func (l *liveSim) Run(ctx context.Context, j engines.Job, s engines.Sink) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := context.AfterFunc(l.h.dead, cancel)
+	stop := context.AfterFunc(l.dead, cancel)
 	defer stop()
 	l.h.pass(ctx, "run")
 	l.h.pass(context.Background(), "hang")
 	err := l.Engine.Run(ctx, j, s)
-	if l.h.dead.Err() != nil {
+	if l.dead.Err() != nil {
 		return engines.ErrLost
 	}
 	return err

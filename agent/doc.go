@@ -21,8 +21,13 @@
 // and the clock is read before each event leaves: a process or machine that was stopped wakes up to nothing it may
 // hand out.
 //
+// A planned move of a session ends its run on purpose. Park gives what the run has captured to the store, as if this
+// node were the session's holder; Prepare keeps a context for the takeover. Both only fill in what a takeover needs, which
+// stays the one way to continue a session.
+//
 // Goroutines: Agent.Run owns the gRPC and admin servers, the transfer pool and the sweeper; each session has
 // a run and a guard, both owned by the agent's session group. A feed runs on its RPC's goroutine.
-// Lock order: session.mu, then a transfer.Sender's lock, then an outbox's. Agent.mu is a leaf. No lock is held while
+// Lock order: session.mu, then the store's lock, then a transfer.Sender's, then an outbox's. Agent.mu and those of slots
+// and reservations, in the order reservations, slots, are leaves. No lock is held while
 // sending or computing, but for a base that a sender gets for the second time, which is sealed anew.
 package agent

@@ -14,6 +14,8 @@ var (
 	errCanceled = errors.New("agent: cancelled by the router")
 	// errLeaseEnded ends a run whose grantor was not heard in time, and refuses a call that comes too late.
 	errLeaseEnded = errors.New("agent: the lease is over")
+	// errParked ends a run whose state is kept for a takeover.
+	errParked = errors.New("agent: the run is parked")
 	// errStopping ends a run because the agent stops.
 	errStopping = errors.New("agent: stopping")
 )

@@ -116,9 +116,10 @@ func (s *session) pump(ctx context.Context, me, from int, alive func() bool, sen
 		events, over, err := s.collect(&c, buf[:0])
 		s.mu.Unlock()
 		for _, e := range events {
-			// INVARIANT: between a stop of this process and whatever leaves next the clock is read.
+			// INVARIANT: between a stop of this process and whatever leaves next the clock is read, and nothing leaves of a
+			// run that was parked since it was collected.
 			if !s.mayGoOn() {
-				return errLeaseEnded
+				return s.whyOver()
 			}
 			if err := send(e); err != nil {
 				return err

@@ -27,6 +27,7 @@ func fuzzMethods() []string {
 	return []string{
 		"NodeService/Describe", "NodeService/Generate", "NodeService/Takeover", "NodeService/Pair", "NodeService/Cancel",
 		"NodeService/Release", "NodeService/Sessions", "NodeService/Renew", "ReplicationService/Replicate",
+		"NodeService/Prepare", "NodeService/Park",
 	}
 }
 
@@ -118,6 +119,12 @@ func FuzzNode(f *testing.F) {
 	f.Add(script("NodeService/Takeover", over, "NodeService/Cancel", &seguev1.CancelRequest{Session: id, Epoch: 1<<64 - 1}, "NodeService/Takeover", over))
 	f.Add(script("NodeService/Pair", &seguev1.PairRequest{Session: id, Epoch: 1, Holder: peer}, "NodeService/Release", &seguev1.ReleaseRequest{Session: id, Epoch: 1}))
 	f.Add(script("NodeService/Renew", &seguev1.RenewRequest{Grantor: make([]byte, 16), BootId: make([]byte, 16), Number: 1, Ended: []*seguev1.Run{{Session: id, Epoch: 1}}}))
+	prepare, park := &seguev1.PrepareRequest{Session: id, Epoch: 1, HoldMs: 1<<32 - 1}, &seguev1.ParkRequest{Session: id, Epoch: 1}
+	f.Add(script("NodeService/Prepare", prepare, "NodeService/Takeover", over, "NodeService/Park", &seguev1.ParkRequest{Session: id, Epoch: 2}))
+	f.Add(script("NodeService/Generate", fresh, "NodeService/Park", &seguev1.ParkRequest{Session: make([]byte, 16), Epoch: 1}, "NodeService/Takeover", &seguev1.TakeoverRequest{
+		Session: make([]byte, 16), Epoch: 2, Request: request(4), Protection: modeOff, OutputDigest: make([]byte, 16),
+	}))
+	f.Add(script("NodeService/Park", park, "NodeService/Prepare", prepare, "NodeService/Park", park, "NodeService/Takeover", over))
 	f.Add(script("ReplicationService/Replicate", &seguev1.ReplicateRequest{Frame: &seguev1.ReplicateRequest_Records{Records: []byte("SGR1")}}))
 	f.Add([]byte{2, 0, 0, 0, 1, 0xff, 9, 0, 0, 0, 0})
 	hello, err := proto.Marshal(&seguev1.ReplicateRequest{Frame: &seguev1.ReplicateRequest_Hello{Hello: &seguev1.ReplicateHello{

@@ -144,16 +144,29 @@ func (s *session) lapse() {
 	s.end(errLeaseEnded)
 }
 
-// mayGoOn looks at the clock, and ends the run if its lease is over.
+// mayGoOn reports whether anything of the run may leave. It looks at the clock, and ends the run if its lease is over.
 func (s *session) mayGoOn() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.parked {
+		return false
+	}
 	t := &s.tenure
 	if !t.holds || t.term.Live(t.clock.Elapsed()) {
 		return true
 	}
 	s.lapse()
 	return false
+}
+
+// whyOver is the error of a run that may not go on.
+func (s *session) whyOver() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.parked {
+		return s.err
+	}
+	return errLeaseEnded
 }
 
 // dropLease ends the lease of a run that is over. s.mu is held.

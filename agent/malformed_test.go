@@ -94,7 +94,14 @@ func TestNode_MalformedRequests(t *testing.T) {
 				_, err := a.client.Release(t.Context(), &seguev1.ReleaseRequest{Session: id})
 				return err
 			},
-			"pair nobody": func() error { _, err := a.client.Pair(t.Context(), &seguev1.PairRequest{Holder: b.peer}); return err },
+			"prepare nobody": func() error { _, err := a.client.Prepare(t.Context(), &seguev1.PrepareRequest{Epoch: 1}); return err },
+			"prepare nothing": func() error {
+				_, err := a.client.Prepare(t.Context(), &seguev1.PrepareRequest{Session: id})
+				return err
+			},
+			"park nobody":  func() error { _, err := a.client.Park(t.Context(), &seguev1.ParkRequest{Epoch: 1}); return err },
+			"park nothing": func() error { _, err := a.client.Park(t.Context(), &seguev1.ParkRequest{Session: id}); return err },
+			"pair nobody":  func() error { _, err := a.client.Pair(t.Context(), &seguev1.PairRequest{Holder: b.peer}); return err },
 			"pair nothing": func() error {
 				_, err := a.client.Pair(t.Context(), &seguev1.PairRequest{Session: id, Epoch: 1})
 				return err
@@ -144,7 +151,7 @@ func TestNode_ArbitraryRequests(t *testing.T) {
 			digest := rapid.SampledFrom([][]byte{nil, make([]byte, 16), make([]byte, 5)})
 			holder := rapid.SampledFrom([]*seguev1.Peer{nil, {}, a.peer, b.peer, {Id: "x", Addr: "127.0.0.1:9"}, {Id: "y", Addr: "[::1]:x"}}).Draw(rt, "holder")
 			var x transcript
-			switch rapid.IntRange(0, 4).Draw(rt, "call") {
+			switch rapid.IntRange(0, 6).Draw(rt, "call") {
 			case 0:
 				x.read(generate(t, t.Context(), a, &seguev1.GenerateRequest{
 					Session: session, Epoch: epoch, Request: r, Protection: mode, Holder: holder, FromIndex: count.Draw(rt, "from"),
@@ -162,6 +169,10 @@ func TestNode_ArbitraryRequests(t *testing.T) {
 				_, x.err = a.client.Cancel(t.Context(), &seguev1.CancelRequest{Session: session, Epoch: epoch})
 			case 4:
 				_, x.err = a.client.Release(t.Context(), &seguev1.ReleaseRequest{Session: session, Epoch: epoch})
+			case 5:
+				_, x.err = a.client.Prepare(t.Context(), &seguev1.PrepareRequest{Session: session, Epoch: epoch, HoldMs: count.Draw(rt, "hold")})
+			case 6:
+				_, x.err = a.client.Park(t.Context(), &seguev1.ParkRequest{Session: session, Epoch: epoch})
 			}
 			switch c := status.Code(x.err); c {
 			case codes.OK, codes.InvalidArgument, codes.FailedPrecondition, codes.NotFound, codes.ResourceExhausted, codes.Canceled, codes.DataLoss:

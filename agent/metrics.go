@@ -16,10 +16,13 @@ import (
 )
 
 // metrics are the agent's counters. Labels: state is protected or unprotected; result is ok or refused, of renewals
-// granted or ignored; cause and reason are from fixed lists.
+// granted or ignored; end is used, expired or dropped; cause and reason are from fixed lists.
 type metrics struct {
 	receivedBytes prometheus.Counter
 	takeovers     *prometheus.CounterVec
+	prepares      *prometheus.CounterVec
+	reservations  *prometheus.CounterVec
+	parks         *prometheus.CounterVec
 	protections   *prometheus.CounterVec
 	runs          *prometheus.CounterVec
 	runSeconds    prometheus.Histogram
@@ -34,6 +37,15 @@ func newMetrics(reg prometheus.Registerer, a *Agent) (*metrics, error) {
 		}),
 		takeovers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "segue_agent_takeovers_total", Help: "Takeovers ordered here, by result and reason of refusal.",
+		}, []string{"result", "reason"}),
+		prepares: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "segue_agent_prepares_total", Help: "Planned takeovers prepared here, repeats included, by result and reason of refusal.",
+		}, []string{"result", "reason"}),
+		reservations: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "segue_agent_prepared_ended_total", Help: "Contexts that were kept for a planned takeover and aren't any more, by how that ended.",
+		}, []string{"end"}),
+		parks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "segue_agent_parks_total", Help: "Runs ordered to be parked here, repeats included, by result and reason of refusal.",
 		}, []string{"result", "reason"}),
 		protections: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "segue_agent_protection_changes_total", Help: "Changes of a session's protection state, by new state and cause.",
@@ -51,7 +63,7 @@ func newMetrics(reg prometheus.Registerer, a *Agent) (*metrics, error) {
 			Name: "segue_agent_leases_expired_total", Help: "Runs that ended because their lease was over.",
 		}),
 	}
-	for _, c := range []prometheus.Collector{m.receivedBytes, m.takeovers, m.protections, m.runs, m.runSeconds, m.renewals, m.expired, &collector{a: a}} {
+	for _, c := range []prometheus.Collector{m.receivedBytes, m.takeovers, m.prepares, m.reservations, m.parks, m.protections, m.runs, m.runSeconds, m.renewals, m.expired, &collector{a: a}} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
@@ -61,14 +73,20 @@ func newMetrics(reg prometheus.Registerer, a *Agent) (*metrics, error) {
 
 func (m *metrics) received(bytes int) { m.receivedBytes.Add(float64(bytes)) }
 
-func (m *metrics) takeover(err error) {
+func (m *metrics) takeover(err error) { count(m.takeovers, err) }
+func (m *metrics) prepare(err error)  { count(m.prepares, err) }
+func (m *metrics) park(err error)     { count(m.parks, err) }
+
+func count(by *prometheus.CounterVec, err error) {
 	if err == nil {
-		m.takeovers.WithLabelValues("ok", "").Inc()
+		by.WithLabelValues("ok", "").Inc()
 		return
 	}
-	reason, _ := transfer.Refuse(err)
-	m.takeovers.WithLabelValues("refused", reasonName(reason)).Inc()
+	r, _ := transfer.RefusalOf(statusError(err))
+	by.WithLabelValues("refused", reasonName(r.GetReason())).Inc()
 }
+
+func (m *metrics) reservation(end string) { m.reservations.WithLabelValues(end).Inc() }
 
 func (m *metrics) protection(p *seguev1.Protection) {
 	state := "unprotected"
@@ -141,6 +159,8 @@ func gauges() []gauge {
 		{"segue_agent_sent_bytes_total", "Bytes of snapshot records sent to holders.", c, func(_ engines.Facts, a *Agent) float64 { return float64(a.pool.SentBytes()) }},
 		{"segue_agent_primary_sessions", "Sessions of which this node is the primary.", g, role("primary", one)},
 		{"segue_agent_held_sessions", "Sessions held for other nodes.", g, role("holder", one)},
+		{"segue_agent_parked_sessions", "Sessions whose state is parked here.", g, role("parked", one)},
+		{"segue_agent_prepared_contexts", "Engine contexts kept for planned takeovers; part of segue_agent_contexts_used.", g, func(_ engines.Facts, a *Agent) float64 { return float64(a.prepared.count()) }},
 		{"segue_agent_captured_boundaries", "Watermark: boundaries captured, over the live sessions.", g, role("primary", func(v view) float64 { return float64(v.Captured) })},
 		{"segue_agent_sent_boundaries", "Watermark: boundaries sent, over the live sessions.", g, role("primary", func(v view) float64 { return float64(v.Sent) })},
 		{"segue_agent_committed_boundaries", "Watermark: boundaries committed by holders, over the live sessions.", g, role("primary", func(v view) float64 { return float64(v.Committed) })},

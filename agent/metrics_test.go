@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
@@ -86,6 +87,30 @@ func TestMetrics_EachMovesAndIsWellFormed(t *testing.T) {
 		brief.TtlMs, brief.MarginMs = 100, 50
 		x = *new(transcript).read(generate(t, t.Context(), b, &seguev1.GenerateRequest{Session: newID(t), Epoch: 1, Request: r, Protection: modeOff, Lease: brief}), nil)
 		wantReason(t, x.err, seguev1.Reason_REASON_LEASE_ENDED)
+		// A move from a to b and back that is refused, one that is given up, and one that is too late.
+		move := newID(t)
+		x = transcript{}
+		recv = generate(t, t.Context(), a, &seguev1.GenerateRequest{Session: move, Epoch: 1, Request: r, Protection: modeSync, Holder: b.peer})
+		x.read(recv, tokens(5))
+		mustPrepare(t, b, move, 1, 100)
+		if got := value(b.gather(t), "segue_agent_prepared_contexts"); got != 1 {
+			t.Errorf("%v contexts are prepared", got)
+		}
+		time.Sleep(200 * time.Millisecond) // virtual
+		mustPrepare(t, b, move, 1, 0)
+		mustPark(t, a, move, 1)
+		if got := value(a.gather(t), "segue_agent_parked_sessions"); got != 1 || value(a.gather(t), "segue_agent_held_sessions") != 1 {
+			t.Errorf("%v sessions are parked, %v held", got, value(a.gather(t), "segue_agent_held_sessions"))
+		}
+		_, err = takeover(t, t.Context(), b, x.order(move, 2, request(1), modeOff))()
+		wantReason(t, err, seguev1.Reason_REASON_PROMPT_MISMATCH)
+		mustPrepare(t, b, move, 2, 0)
+		cancelRun(t, a, move, 3)
+		cancelRun(t, b, move, 3)
+		_, err = park(t, a, move, 1)
+		wantReason(t, err, seguev1.Reason_REASON_CANCELLED)
+		_, err = prepare(t, b, move, 4, 0)
+		wantReason(t, err, seguev1.Reason_REASON_UNKNOWN_SESSION)
 		synctest.Wait()
 
 		nodes := [][]sample{a.gather(t), b.gather(t)}
@@ -114,14 +139,22 @@ func TestMetrics_EachMovesAndIsWellFormed(t *testing.T) {
 		}{
 			{1, "segue_agent_takeovers_total", []string{"", "ok"}, 1},
 			{1, "segue_agent_takeovers_total", []string{"unknown_session", "refused"}, 1},
-			{0, "segue_agent_protection_changes_total", []string{"", "protected"}, 1},
+			{0, "segue_agent_parks_total", []string{"", "ok"}, 1},
+			{0, "segue_agent_parks_total", []string{"cancelled", "refused"}, 1},
+			{1, "segue_agent_prepares_total", []string{"", "ok"}, 3},
+			{1, "segue_agent_prepares_total", []string{"unknown_session", "refused"}, 1},
+			{1, "segue_agent_prepared_ended_total", []string{"expired"}, 1},
+			{1, "segue_agent_prepared_ended_total", []string{"used"}, 1},
+			{1, "segue_agent_prepared_ended_total", []string{"dropped"}, 1},
+			{0, "segue_agent_runs_total", []string{"parked"}, 1},
+			{0, "segue_agent_protection_changes_total", []string{"", "protected"}, 2},
 			{1, "segue_agent_protection_changes_total", []string{"", "unprotected"}, 1},
 			{1, "segue_agent_protection_changes_total", []string{"", "protected"}, 1},
 			{0, "segue_agent_runs_total", []string{"failed"}, 1},
 			{1, "segue_agent_runs_total", []string{"finished"}, 1},
 			{1, "segue_agent_runs_total", []string{"failed"}, 1},
 			{1, "segue_agent_leases_expired_total", nil, 1},
-			{0, "segue_agent_run_seconds", nil, 1},
+			{0, "segue_agent_run_seconds", nil, 2},
 		} {
 			if got := value(nodes[c.node], c.name, c.labels...); got != c.want {
 				t.Errorf("%s%q = %v, want %v", c.name, c.labels, got, c.want)

@@ -31,6 +31,7 @@ func (n *node) Describe(ctx context.Context, _ *seguev1.DescribeRequest) (*segue
 		NodeId: a.cfg.ID, BootId: a.self.Boot[:],
 		ContextsReserved: uint32(a.cfg.ReservedForTakeover), ContextsUsed: uint32(a.slots.inUse()),
 		SnapshotBytesLimit: uint64(limit), SnapshotBytesUsed: uint64(used),
+		ContextsPrepared: uint32(a.prepared.count()), SessionsParked: uint32(a.store.ParkedSessions()),
 	}
 	d, err := a.described(ctx)
 	if err != nil {
@@ -137,7 +138,35 @@ func (n *node) Cancel(_ context.Context, r *seguev1.CancelRequest) (*seguev1.Can
 	}
 	// Remembered first: an attempt that begins meanwhile is either found here or finds out by itself.
 	n.a.store.Cancel(id, e)
+	n.a.prepared.drop(id, e)
 	return &seguev1.CancelResponse{WasRunning: n.a.end(id, e, errCanceled) != nil}, nil
+}
+
+func (n *node) Prepare(ctx context.Context, r *seguev1.PrepareRequest) (*seguev1.PrepareResponse, error) {
+	id, e, err := key(r.GetSession(), r.GetEpoch())
+	if err != nil {
+		return nil, statusError(err)
+	}
+	out, err := n.a.prepare(ctx, id, e, holdOf(r.GetHoldMs()))
+	n.a.metrics.prepare(err)
+	if err != nil {
+		return nil, statusError(err)
+	}
+	return out, nil
+}
+
+func (n *node) Park(ctx context.Context, r *seguev1.ParkRequest) (*seguev1.ParkResponse, error) {
+	id, e, err := key(r.GetSession(), r.GetEpoch())
+	if err != nil {
+		return nil, statusError(err)
+	}
+	boundary, err := n.a.park(ctx, id, e)
+	n.a.metrics.park(err)
+	if err != nil {
+		n.a.log.Warn("park refused", "session", id.String(), "epoch", uint64(e), "err", err)
+		return nil, statusError(err)
+	}
+	return &seguev1.ParkResponse{Boundary: uint32(boundary)}, nil
 }
 
 func (n *node) Renew(_ context.Context, r *seguev1.RenewRequest) (*seguev1.RenewResponse, error) {
@@ -153,6 +182,7 @@ func (n *node) Release(_ context.Context, r *seguev1.ReleaseRequest) (*seguev1.R
 	if err != nil {
 		return nil, statusError(err)
 	}
+	n.a.prepared.drop(id, e)
 	return &seguev1.ReleaseResponse{WasHeld: n.a.store.Release(id, e)}, nil
 }
 

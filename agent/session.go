@@ -64,6 +64,8 @@ type session struct {
 	reader, feeds int
 	orphan        *time.Timer
 	tenure        tenure
+	// parked: the run was ended so that its state can be continued; outbox and memory have left.
+	parked bool
 	// closed: outbox and memory are given back.
 	closed bool
 }
@@ -172,7 +174,7 @@ func (s *session) info() *seguev1.SessionInfo {
 		Session: s.id[:], Epoch: uint64(s.epoch), Role: "primary", Peer: s.holder.GetId(),
 		Protected: s.shield.state == protected, PromptTokens: s.prompt.GetTokens(),
 		Captured: uint32(len(s.tokens)), State: s.stateName(),
-		LeaseMs: uint32((s.leaseLeft() + time.Millisecond - 1) / time.Millisecond),
+		LeaseMs: milliseconds(s.leaseLeft()),
 	}
 	if s.outbox != nil {
 		st := s.outbox.Status()
@@ -184,8 +186,15 @@ func (s *session) info() *seguev1.SessionInfo {
 	return i
 }
 
+// milliseconds rounds up.
+func milliseconds(d time.Duration) uint32 {
+	return uint32((d + time.Millisecond - 1) / time.Millisecond)
+}
+
 func (s *session) stateName() string {
 	switch {
+	case s.parked:
+		return "parked"
 	case s.finish != nil:
 		return "finished"
 	case s.err != nil:

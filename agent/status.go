@@ -25,6 +25,8 @@ func statusError(err error) error {
 		return transfer.StatusOf(codes.Aborted, seguev1.Reason_REASON_FENCED, err.Error())
 	case errors.Is(err, errLeaseEnded):
 		return transfer.StatusOf(codes.FailedPrecondition, seguev1.Reason_REASON_LEASE_ENDED, err.Error())
+	case errors.Is(err, errParked):
+		return transfer.StatusOf(codes.Aborted, seguev1.Reason_REASON_PARKED, err.Error())
 	case errors.Is(err, errStopping):
 		return transfer.StatusOf(codes.Unavailable, seguev1.Reason_REASON_NOT_READY, err.Error())
 	}

@@ -40,8 +40,12 @@ func (r *Router) adminHandler() http.Handler {
 		}
 		writeAdmin(w, http.StatusOK, info)
 	})
+	mux.HandleFunc("POST /v1/sessions/{id}/migrate", r.migrate)
+	mux.HandleFunc("POST /v1/agents/{id}/drain", r.drainAgent)
+	mux.HandleFunc("DELETE /v1/agents/{id}/drain", r.undrainAgent)
+	r.addRequests(mux)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		adminError(w, http.StatusNotFound, "no such path; see /livez, /readyz, /metrics, /v1/sessions, /v1/agents")
+		adminError(w, http.StatusNotFound, "no such path; see /livez, /readyz, /metrics, /v1/sessions, /v1/requests, /v1/agents, POST /v1/sessions/{id}/migrate, POST and DELETE /v1/agents/{id}/drain")
 	})
 	return mux
 }

@@ -146,7 +146,7 @@ func TestRouter_Metrics(t *testing.T) {
 			t.Errorf("%s: %s", p.Metric, p.Text)
 		}
 		for _, f := range families {
-			if !strings.HasPrefix(f.GetName(), "segue_router_") || f.GetHelp() == "" {
+			if !strings.HasPrefix(f.GetName(), "segue_router_") && !strings.HasPrefix(f.GetName(), "segue_journal_") || f.GetHelp() == "" {
 				t.Errorf("metric %s", f.GetName())
 			}
 		}
@@ -180,7 +180,7 @@ func TestRouter_LogsNoText(t *testing.T) {
 
 func TestRouter_PortInUse(t *testing.T) {
 	cfg := router.DefaultConfig()
-	cfg.Agents = []fleet.Member{{ID: "a", Addr: "a:1"}}
+	cfg.Agents = []fleet.Member{{ID: "a", Addr: "127.0.0.1:1"}}
 	closed := false
 	r, err := router.New(cfg, router.Deps{Listen: func(_, addr string) (net.Listener, error) {
 		if addr == cfg.Admin {
@@ -209,13 +209,13 @@ func (c closing) Close() error { *c.closed = true; return c.pipes.Close() }
 
 func TestConfig_Validate(t *testing.T) {
 	good := router.DefaultConfig()
-	good.Agents = []fleet.Member{{ID: "a", Addr: "a:1"}, {ID: "b", Addr: "b:1"}}
+	good.Agents = []fleet.Member{{ID: "a", Addr: "127.0.0.1:1"}, {ID: "b", Addr: "b:1"}}
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)
 	}
 	bad := good
 	bad.Listen, bad.Admin = "8080", "8080"
-	bad.Agents = []fleet.Member{{ID: "a", Addr: "a:1"}, {ID: "a", Addr: "a:1"}, {ID: "", Addr: "nope"}}
+	bad.Agents = []fleet.Member{{ID: "a", Addr: "127.0.0.1:1"}, {ID: "a", Addr: "a:1"}, {ID: "", Addr: "nope"}}
 	bad.Protection, bad.OnUnprotected = "maybe", "panic"
 	bad.Window, bad.MaxAttempts, bad.MaxTakeovers, bad.MaxBody, bad.Queue.Depth = 0, 0, -1, 1, -1
 	bad.CommitTimeout, bad.StallTimeout, bad.HeaderHold, bad.ClientStall, bad.Drain, bad.Queue.Wait = 0, 0, -1, 0, -1, -1

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
+	upstream "github.com/seguekv/segue/engines/openai"
 	"github.com/seguekv/segue/fence"
 	"github.com/seguekv/segue/router/fleet"
 )
@@ -35,8 +36,11 @@ type attempt struct {
 	// broken is the end of the stream that was repeated, or nil.
 	broken *ending
 	// heard is when the last event came, or when the attempt began.
-	heard time.Time
-	info  int // index in the record's attempts
+	heard, began time.Time
+	info         int // index in the record's attempts
+	entry        int // number in the journal
+	// reply is set for attempts on upstreams, lease for those on agents.
+	reply *reply
 }
 
 // judge is how the attempt ended: a repeated call that came to nothing doesn't undo the first one, which may
@@ -56,6 +60,10 @@ func (a *attempt) judge(end ending) ending {
 type message struct {
 	event *seguev1.Event
 	end   *ending
+	// An upstream's: one event, the whole answer, or the error that ended the events.
+	chunk  *upstream.Event
+	whole  []byte
+	broken error
 }
 
 // eventStream is what Generate and Takeover streams have in common.
@@ -109,10 +117,18 @@ func (a *attempt) send(ctx context.Context, m message) bool {
 	}
 }
 
+// leave ends the reader and gives the context back; the lease goes on.
+func (a *attempt) leave() {
+	a.cancel()
+	a.claim.Release()
+}
+
 // stop ends the reader, the lease's renewals and gives the context back. Later calls do nothing.
 func (a *attempt) stop() {
 	a.cancel()
-	a.lease.Revoke()
+	if a.lease != nil {
+		a.lease.Revoke()
+	}
 	a.claim.Release()
 }
 
@@ -121,23 +137,10 @@ func (s *session) begin(ctx context.Context, kind string, claim *fleet.Claim, h 
 	now := time.Now()
 	a := &attempt{
 		node: claim.Node, claim: claim, lease: claim.Node.Lend(s.id, s.gate.Epoch()), epoch: s.gate.Epoch(), kind: kind, holder: h,
-		messages: make(chan message, 8), heard: now,
+		messages: make(chan message, messagesAhead), heard: now, began: now,
 	}
 	ctx, a.cancel = context.WithCancel(ctx)
-	holderID := ""
-	if h != nil {
-		holderID = h.node().ID()
-	}
-	s.rec.update(func(i *SessionInfo) {
-		a.info = len(i.Attempts)
-		i.Attempts = append(i.Attempts, AttemptInfo{
-			Node: a.node.ID(), Epoch: uint64(a.epoch), Kind: kind, FromIndex: s.gate.Len(), StartedAt: stamp(now),
-		})
-		i.Primary, i.Holder, i.Epoch = a.node.ID(), holderID, uint64(a.epoch)
-		if i.Phase == phaseQueued || kind == kindRetry {
-			i.Phase = phasePrefill
-		}
-	})
+	s.record(a)
 	a.open = func(opts ...grpc.CallOption) {
 		s.readers.Go(func() {
 			a.read(ctx, func(ctx context.Context) (eventStream, error) { return call(ctx, a.lease.Quote(), opts...) })
@@ -145,6 +148,25 @@ func (s *session) begin(ctx context.Context, kind string, claim *fleet.Claim, h 
 	}
 	a.open()
 	return a
+}
+
+// record notes an attempt that is about to begin.
+func (s *session) record(a *attempt) {
+	holder := ""
+	if a.holder != nil {
+		holder = a.holder.node().ID()
+	}
+	s.rec.update(func(i *SessionInfo) {
+		a.info = len(i.Attempts)
+		i.Attempts = append(i.Attempts, AttemptInfo{
+			Node: a.node.ID(), Epoch: uint64(a.epoch), Kind: a.kind, FromIndex: s.gate.Len(), StartedAt: stamp(a.began),
+		})
+		i.Primary, i.Holder, i.Epoch = a.node.ID(), holder, uint64(a.epoch)
+		if i.Phase == phaseQueued || a.kind == kindRetry {
+			i.Phase = phasePrefill
+		}
+	})
+	s.begun(a)
 }
 
 // generate runs the prompt on the claim's node.

@@ -6,11 +6,13 @@ package router
 import (
 	"errors"
 	"io"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
+	"github.com/seguekv/segue/router/policy"
 )
 
 // Cause is why an attempt or a session ended early: one enumeration for records, metrics, logs and error
@@ -26,7 +28,11 @@ const (
 	CauseMalformedFrame Cause = "malformed_frame"
 	CauseRouterShutdown Cause = "router_shutdown"
 	CauseClientGone     Cause = "client_gone"
+	CauseMigrate        Cause = "migrate"
+	CauseDrain          Cause = "drain"
 
+	CauseEngineErrorEvent    Cause = "engine_error_event"
+	CauseInvalidToolJSON     Cause = "invalid_tool_json"
 	CauseEngineAbort         Cause = "engine_abort"
 	CauseFenced              Cause = "fenced"
 	CauseLeaseEnded          Cause = "lease_ended"
@@ -75,8 +81,16 @@ type ending struct {
 	private bool
 	// refused means that nothing ran: the agent said no at once, or was never reached.
 	refused bool
+	// planned: the router itself ended the attempt, for a move.
+	planned bool
 	// said means that the agent itself says that the run has ended.
 	said bool
+	// What an upstream sent with its refusal.
+	status     int
+	object     []byte
+	retryAfter time.Duration
+	// noRetry is what forbade a retry, once that is decided.
+	noRetry policy.Why
 }
 
 // text is the cause with its detail, for people.

@@ -11,6 +11,7 @@ import (
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
 	"github.com/seguekv/segue/fence"
+	"github.com/seguekv/segue/internal/certs"
 	"github.com/seguekv/segue/router/fleet"
 )
 
@@ -75,6 +76,9 @@ type Config struct {
 	Listen string         `yaml:"listen"`
 	Admin  string         `yaml:"admin"`
 	Agents []fleet.Member `yaml:"agents"`
+	// Upstreams are servers without an agent.
+	Upstreams       []Upstream `yaml:"upstreams"`
+	UpstreamSilence Silence    `yaml:"upstream_silence"`
 	// Protection is the mode of requests without an X-Segue-Protection header.
 	Protection Protection `yaml:"protection"`
 	// Window is how many boundaries an engine may be ahead of its holder's commit.
@@ -86,8 +90,9 @@ type Config struct {
 	OnUnprotected Unprotected `yaml:"on_unprotected"`
 	// MaxAttempts counts runs from the prompt, MaxTakeovers continuations, both per session. A takeover that a
 	// holder refuses is no continuation.
-	MaxAttempts  int `yaml:"max_attempts"`
-	MaxTakeovers int `yaml:"max_takeovers"`
+	MaxAttempts  int   `yaml:"max_attempts"`
+	MaxTakeovers int   `yaml:"max_takeovers"`
+	Retry        Retry `yaml:"retry"`
 	// TakeoverWait is how long after an interruption a holder that can't take over at the moment (its engine
 	// restarts, its connection is down, all its contexts are in use) is asked again; 0 asks once. The client's stream
 	// pauses meanwhile.
@@ -102,8 +107,16 @@ type Config struct {
 	// ClientStall is how long one write to a client may take.
 	ClientStall time.Duration `yaml:"client_stall"`
 	Queue       Queue         `yaml:"queue"`
+	// Keys is a file with clients' API keys; empty: everybody is one tenant.
+	Keys string `yaml:"keys"`
+	// TLS is for clients, Peers for agents and, beyond loopback, for operators: both sides show certificates.
+	TLS   Pair        `yaml:"tls"`
+	Peers certs.Files `yaml:"peers"`
+	// InsecurePlaintext allows what is neither encrypted nor authenticated beyond this machine.
+	InsecurePlaintext bool `yaml:"-"`
 	// MaxBody is the largest request body in bytes.
-	MaxBody int64 `yaml:"max_body"`
+	MaxBody int64   `yaml:"max_body"`
+	Journal Journal `yaml:"journal"`
 	// Drain is how long live sessions may go on after the router was told to stop.
 	Drain time.Duration `yaml:"drain"`
 }
@@ -119,6 +132,7 @@ func DefaultConfig() Config {
 		OnUnprotected:   UnprotectedContinue,
 		MaxAttempts:     2,
 		MaxTakeovers:    8,
+		Retry:           Retry{SDKAttempts: 1, MaxPrefillTokens: 32768, MaxTime: time.Minute, BudgetShare: 0.1, BudgetBurst: 131072},
 		TakeoverWait:    5 * time.Second,
 		StallTimeout:    2 * time.Second,
 		UncertainSource: SourceFence,
@@ -127,6 +141,8 @@ func DefaultConfig() Config {
 		ClientStall:     30 * time.Second,
 		Queue:           Queue{Depth: 64, Wait: 5 * time.Second},
 		MaxBody:         8 << 20,
+		UpstreamSilence: Silence{Prefill: 2 * time.Minute, Decode: 30 * time.Second, Whole: 10 * time.Minute},
+		Journal:         Journal{Retention: 48 * time.Hour, MaxRequests: 100_000, MaxAnswer: 1 << 20},
 		Drain:           10 * time.Second,
 	}
 }
@@ -148,6 +164,7 @@ func (c Config) Validate() error {
 		bad("admin", "is the same address as router.listen; give it a port of its own")
 	}
 	c.validateAgents(bad)
+	c.validateUpstreams(bad)
 	if _, ok := protectionModes[c.Protection]; !ok {
 		bad("protection", "is %q, want off, async or sync", c.Protection)
 	}
@@ -180,6 +197,9 @@ func (c Config) Validate() error {
 		bad("stall_timeout", "is %v, not above router.commit_timeout (%v): a lost holder would look like a stalled engine", c.StallTimeout, c.CommitTimeout)
 	}
 	c.validateLease(bad)
+	c.validateSecurity(bad)
+	c.validateRetry(bad)
+	c.validateJournal(bad)
 	return errors.Join(errs...)
 }
 
@@ -204,8 +224,8 @@ func (c Config) validateLease(bad func(key, format string, args ...any)) {
 }
 
 func (c Config) validateAgents(bad func(key, format string, args ...any)) {
-	if len(c.Agents) == 0 {
-		bad("agents", "is empty; name at least one agent as {id: a, addr: 127.0.0.1:7070}, two for protection")
+	if len(c.Agents) == 0 && len(c.Upstreams) == 0 {
+		bad("agents", "is empty, and so is router.upstreams; name at least one agent as {id: a, addr: 127.0.0.1:7070}, two for protection, or an OpenAI-compatible server in router.upstreams")
 	}
 	ids, addrs := map[string]bool{}, map[string]bool{}
 	for i, a := range c.Agents {

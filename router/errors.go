@@ -8,6 +8,9 @@ import (
 	"errors"
 )
 
+// errNotCalled: a call in the background was left out.
+var errNotCalled = errors.New("router: too many calls are pending")
+
 // errStopping is the cause of the context of sessions that outlive the drain.
 var errStopping = errors.New("router: stopping")
 

@@ -3,24 +3,6 @@
 
 package router
 
-// Facts are the decision's facts for tests.
-type Facts struct {
-	Cause                                   Cause
-	Refused, Content                        bool
-	Holders, Elsewhere, Starts, MaxAttempts int
-	Takeovers, MaxTakeovers                 int
-	Accepted, Waiting                       int
-}
-
-// Decide is the failover decision, by name.
-func Decide(f Facts) string {
-	return decide(facts{
-		end: ending{cause: f.Cause, refused: f.Refused}, content: f.Content, holders: f.Holders, elsewhere: f.Elsewhere,
-		starts: f.Starts, maxAttempts: f.MaxAttempts, takeovers: f.Takeovers, maxTakeovers: f.MaxTakeovers,
-		accepted: f.Accepted, waiting: f.Waiting,
-	}).String()
-}
-
 // FinishedKept is how many finished sessions stay readable.
 const FinishedKept = finishedKept
 

@@ -13,11 +13,14 @@ import (
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
 	"github.com/seguekv/segue/router/openai"
+	"github.com/seguekv/segue/router/policy"
 )
 
 const (
 	// retryAfter is what clients are told to wait when nothing better is known.
 	retryAfter = time.Second
+	// retryAfterMost bounds what an upstream may ask for.
+	retryAfterMost = time.Hour
 	// farewell is how long the last write to a client may take that has closed its side of the connection: it
 	// may have gone, or only have nothing more to say.
 	farewell = time.Second
@@ -42,6 +45,8 @@ func (s *session) fail(end ending) bool {
 	s.rec.update(func(i *SessionInfo) {
 		i.Phase, i.Finish, i.Error, i.DeliveredTokens, i.FirstDeltaSent = phaseFailed, "", e, e.Delivered, s.gate.ContentWritten()
 	})
+	object, _ := e.MarshalJSON() // it never fails
+	s.entry.Fail(object, e.Delivered, s.gate.ContentWritten())
 	if end.cause == CauseClientGone {
 		s.client.stall = min(s.client.stall, farewell)
 	}
@@ -86,6 +91,9 @@ func (s *session) failure(end ending) *openai.Error {
 		return e
 	}
 	e.Status, e.Code = statusOf(end)
+	if e.Status < http.StatusInternalServerError {
+		e.Upstream = openai.ParseUpstreamError(end.object)
+	}
 	switch e.Status {
 	case http.StatusBadRequest, http.StatusNotFound:
 		e.Message = end.detail
@@ -97,10 +105,10 @@ func (s *session) failure(end ending) *openai.Error {
 	case http.StatusTooManyRequests:
 		e.Message = "all contexts are in use: " + e.Detail + "; try again later, or add agents"
 	default:
-		e.Message = fmt.Sprintf("no output was produced (%s); request %s may be repeated", causeText(e), e.RequestID)
+		e.Message = fmt.Sprintf("no output was produced (%s); request %s may be repeated%s", causeText(e), e.RequestID, s.costText(end.noRetry))
 	}
 	if e.Status >= http.StatusInternalServerError || e.Status == http.StatusTooManyRequests {
-		e.Retryable, e.RetryAfter = true, retryAfter
+		e.Retryable, e.RetryAfter = true, max(retryAfter, min(end.retryAfter, retryAfterMost))
 	}
 	return e
 }
@@ -109,6 +117,9 @@ func (s *session) failure(end ending) *openai.Error {
 func statusOf(end ending) (status int, code string) {
 	switch end.cause {
 	case CauseInvalidRequest:
+		if end.status >= 400 && end.status < 500 {
+			return end.status, openai.CodeInvalidRequest
+		}
 		switch end.reason {
 		case seguev1.Reason_REASON_PROMPT_TOO_LONG:
 			return http.StatusBadRequest, openai.CodeContextLength
@@ -139,6 +150,20 @@ func (s *session) publicDetail(end ending) string {
 		return ""
 	}
 	return end.detail
+}
+
+// costText says which bound of router.retry a repetition would have exceeded; it is empty when cost was not the reason.
+func (s *session) costText(why policy.Why) string {
+	retry := &s.cfg.Retry
+	switch why {
+	case policy.PrefillTokens:
+		return fmt.Sprintf("; the router did not repeat it: the prompt has about %d tokens, more than router.retry.max_prefill_tokens (%d)", s.prefillTokens(), retry.MaxPrefillTokens)
+	case policy.Time:
+		return fmt.Sprintf("; the router did not repeat it: the answer would begin after router.retry.max_time (%v)", retry.MaxTime)
+	case policy.FleetBudget:
+		return "; the router did not repeat it: repeated prompts have used up their share (router.retry.budget_share)"
+	}
+	return ""
 }
 
 func causeText(e *openai.Error) string {

@@ -35,6 +35,8 @@ type agent struct {
 	pair     func(*seguev1.PairRequest) error
 	cancel   func(*seguev1.CancelRequest) error
 	renew    func(*seguev1.RenewRequest) error
+	prepare  func(*seguev1.PrepareRequest) (int, error)
+	park     func(*seguev1.ParkRequest) error
 	// out, if set, comes before each Describe.
 	out func(context.Context) error
 
@@ -49,6 +51,7 @@ type agent struct {
 	cancels   []*seguev1.CancelRequest
 	releases  []*seguev1.ReleaseRequest
 	renewals  []renewal
+	parks     []*seguev1.ParkRequest
 	// running are the streams that are open.
 	running []*seguev1.RunStatus
 	// ended counts streams whose context is done.
@@ -67,9 +70,11 @@ func newAgent(id string) *agent {
 		takeover: func(*seguev1.TakeoverRequest, *events) error {
 			return refusal(seguev1.Reason_REASON_NOT_COVERED, "nothing is held here")
 		},
-		pair:   func(*seguev1.PairRequest) error { return nil },
-		cancel: func(*seguev1.CancelRequest) error { return nil },
-		renew:  func(*seguev1.RenewRequest) error { return nil },
+		pair:    func(*seguev1.PairRequest) error { return nil },
+		cancel:  func(*seguev1.CancelRequest) error { return nil },
+		renew:   func(*seguev1.RenewRequest) error { return nil },
+		prepare: func(*seguev1.PrepareRequest) (int, error) { return 1, nil },
+		park:    func(*seguev1.ParkRequest) error { return nil },
 	}
 }
 
@@ -209,6 +214,22 @@ func (a *agent) Pair(_ context.Context, r *seguev1.PairRequest) (*seguev1.PairRe
 	f := a.pair
 	a.mu.Unlock()
 	return &seguev1.PairResponse{}, f(r)
+}
+
+func (a *agent) Prepare(_ context.Context, r *seguev1.PrepareRequest) (*seguev1.PrepareResponse, error) {
+	a.mu.Lock()
+	f := a.prepare
+	a.mu.Unlock()
+	c, err := f(r)
+	return &seguev1.PrepareResponse{Boundary: uint32(c), StateEpoch: r.GetEpoch(), HoldMs: r.GetHoldMs()}, err
+}
+
+func (a *agent) Park(_ context.Context, r *seguev1.ParkRequest) (*seguev1.ParkResponse, error) {
+	a.mu.Lock()
+	a.parks = append(a.parks, r)
+	f := a.park
+	a.mu.Unlock()
+	return &seguev1.ParkResponse{}, f(r)
 }
 
 func (a *agent) Cancel(_ context.Context, r *seguev1.CancelRequest) (*seguev1.CancelResponse, error) {

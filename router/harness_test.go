@@ -100,6 +100,7 @@ func observed(t *testing.T, names string, change func(*router.Config, map[string
 	t.Helper()
 	w := &world{t: t, agents: map[string]*agent{}, client: newPipes(), admin: newPipes(), metrics: prometheus.NewRegistry(), log: &bytes.Buffer{}, done: make(chan error, 1)}
 	cfg := router.DefaultConfig()
+	cfg.InsecurePlaintext = true // the names aren't those of this machine
 	for id := range strings.FieldsSeq(names) {
 		w.agents[id] = newAgent(id)
 		cfg.Agents = append(cfg.Agents, fleet.Member{ID: id, Addr: id + ":1"})

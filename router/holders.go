@@ -27,6 +27,8 @@ type holder struct {
 	epoch fence.Epoch
 	// proven: that run's primary announced its base as complete. lost: it has fallen behind since.
 	proven, lost bool
+	// parked is set for the run that the session left on a planned move.
+	parked *parking
 	// asked: a takeover was asked for since it was assigned.
 	asked bool
 	// refusedAt is when it was asked in vain for a reason that passes; zero when the answer is final.
@@ -50,6 +52,8 @@ func (h *holder) waits() bool { return h.asked && !h.refusedAt.IsZero() }
 // rank orders holders by what they are likely to cover.
 func (h *holder) rank() int {
 	switch {
+	case h.parked != nil:
+		return 3 // only if nobody else can go on
 	case h.proven && !h.lost:
 		return 0
 	case h.proven:

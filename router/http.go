@@ -66,26 +66,37 @@ func (r *Router) serve(w http.ResponseWriter, req *http.Request) {
 
 // route returns an error only while nothing is written, or errCut.
 func (r *Router) route(c *client, req *http.Request, id string) error {
+	tenant, err := r.tenant(c, req)
+	if err != nil {
+		return err
+	}
 	path := req.URL.Path
 	switch {
 	case path == "/v1/chat/completions":
 		if err := allow(c, req, http.MethodPost); err != nil {
 			return err
 		}
-		return r.generate(c, req, id, openai.Chat)
+		return r.generate(c, req, tenant, id, openai.Chat)
 	case path == "/v1/completions":
 		if err := allow(c, req, http.MethodPost); err != nil {
 			return err
 		}
-		return r.generate(c, req, id, openai.Completion)
+		return r.generate(c, req, tenant, id, openai.Completion)
 	case path == "/v1/models" || strings.HasPrefix(path, "/v1/models/"):
 		if err := allow(c, req, http.MethodGet, http.MethodHead); err != nil {
 			return err
 		}
 		return r.models(c, strings.TrimPrefix(strings.TrimPrefix(path, "/v1/models"), "/"))
+	case strings.HasPrefix(path, requestsPath) && len(path) > len(requestsPath):
+		if err := allow(c, req, http.MethodGet, http.MethodHead); err != nil {
+			return err
+		}
+		return r.requestView(c, tenant, path[len(requestsPath):])
+	case strings.HasPrefix(path, actionsPath):
+		return r.actions(c, req, tenant)
 	}
 	return &openai.Error{Status: http.StatusNotFound, Code: openai.CodeNotFound,
-		Message: fmt.Sprintf("no such path: %s; this server has /v1/chat/completions, /v1/completions and /v1/models", short(path))}
+		Message: fmt.Sprintf("no such path: %s; this server has /v1/chat/completions, /v1/completions, /v1/models, /v1/requests/{id} and /v1/actions/{request}:{call}", short(path))}
 }
 
 func allow(c *client, req *http.Request, methods ...string) error {
@@ -124,7 +135,7 @@ func unknownModel(name string, names []string) error {
 }
 
 // generate serves a chat or completion request.
-func (r *Router) generate(c *client, req *http.Request, id string, kind openai.Kind) error {
+func (r *Router) generate(c *client, req *http.Request, tenant, id string, kind openai.Kind) error {
 	arrived := time.Now()
 	if r.draining.Load() {
 		return &openai.Error{Status: http.StatusServiceUnavailable, Code: openai.CodeUnavailable, Cause: string(CauseRouterShutdown),
@@ -134,15 +145,20 @@ func (r *Router) generate(c *client, req *http.Request, id string, kind openai.K
 	if err != nil {
 		return err
 	}
-	parsed, err := r.request(c, req, kind)
+	key, err := idempotencyKey(req)
 	if err != nil {
 		return err
 	}
-	if names := r.fleet.Models(); len(names) > 0 && !slices.Contains(names, parsed.Engine.Model) {
-		return unknownModel(parsed.Engine.Model, names)
-	}
-	s, err := r.newSession(c, parsed, wish, id, arrived)
+	in, err := r.request(c, req, kind)
 	if err != nil {
+		return err
+	}
+	s, err := r.newSession(c, in.request, wish, id, arrived)
+	if err != nil {
+		return err
+	}
+	s.tenant, s.kind, s.relayed.reason, s.sdkRetry = tenant, in.kind, in.reason, sdkRetry(req)
+	if done, err := r.begin(s, req.URL.Path, key, in.body); done || err != nil {
 		return err
 	}
 	r.registry.add(s.id, s.rec)
@@ -154,7 +170,7 @@ func (r *Router) generate(c *client, req *http.Request, id string, kind openai.K
 }
 
 // request reads and parses the request body, when it is its turn.
-func (r *Router) request(c *client, req *http.Request, kind openai.Kind) (*openai.Request, error) {
+func (r *Router) request(c *client, req *http.Request, kind openai.Kind) (*routed, error) {
 	timer := time.NewTimer(bodyWait)
 	defer timer.Stop()
 	select {
@@ -171,7 +187,7 @@ func (r *Router) request(c *client, req *http.Request, kind openai.Kind) (*opena
 	if err != nil {
 		return nil, err
 	}
-	return openai.Parse(kind, body)
+	return r.dispatch(kind, body)
 }
 
 func (r *Router) protection(req *http.Request) (Protection, error) {
@@ -230,12 +246,12 @@ func (r *Router) newSession(c *client, req *openai.Request, wish Protection, req
 	}
 	s := &session{
 		r: r, cfg: &r.cfg, client: c, id: id, req: req, wire: engines.RequestToProto(req.Engine), wish: wish, gate: fence.NewGate(1),
-		arrived: arrived, log: r.log.With("session", id.String(), "request_id", requestID),
+		arrived: arrived, promptEstimate: req.PromptEstimate(), log: r.log.With("session", id.String(), "request_id", requestID),
 	}
 	if see := r.deps.Gate; see != nil {
 		s.gate.Observe(func(op fence.Op) { see(id, op) })
 	}
-	s.rec = &record{info: SessionInfo{
+	s.rec = &record{orders: make(chan *order), gone: make(chan struct{}), info: SessionInfo{
 		Session: id.String(), RequestID: requestID, Model: req.Engine.Model, Stream: req.Stream, Phase: phaseQueued, Protection: wish,
 		Epoch: uint64(s.gate.Epoch()), Seed: req.Engine.Sampling.Seed, StartedAt: stamp(arrived),
 	}}

@@ -39,6 +39,9 @@ type metrics struct {
 	sessions  *prometheus.CounterVec // result
 	takeovers *prometheus.CounterVec // result, reason
 	retries   *prometheus.CounterVec // reason
+	failures  *prometheus.CounterVec // class
+	unretried *prometheus.CounterVec // why
+	moves     *prometheus.CounterVec // result
 	pairings  *prometheus.CounterVec // result: ok or failed
 	changes   *prometheus.CounterVec // state: protected or unprotected
 	renewals  *prometheus.CounterVec // result: ok or failed
@@ -66,6 +69,9 @@ func newMetrics(reg prometheus.Registerer, f *fleet.Fleet, g *registry) (*metric
 		sessions:  counter("sessions_total", "Sessions that ended, by result.", "result"),
 		takeovers: counter("takeovers_total", "Takeovers asked for, by result. The reason is the interruption's cause, for refused ones the refusal's.", "result", "reason"),
 		retries:   counter("retries_total", "Runs from the prompt after a failed attempt, by the cause of its end.", "reason"),
+		failures:  counter("failures_total", "Attempts that ended without a finish, by the class of failure.", "class"),
+		unretried: counter("retries_refused_total", "Failed attempts that were neither continued nor repeated, by what forbade it.", "why"),
+		moves:     counter("moves_total", "Planned moves of sessions, by result.", "result"),
 		pairings:  counter("pairings_total", "New holders asked for while a session runs, by result.", "result"),
 		changes:   counter("protection_changes_total", "Changes of sessions' protection state, as announced by their primaries.", "state"),
 		renewals:  counter("lease_renewals_total", "Calls that renew the leases of one agent's runs, by result.", "result"),
@@ -76,7 +82,7 @@ func newMetrics(reg prometheus.Registerer, f *fleet.Fleet, g *registry) (*metric
 		firstText: histogram("first_text_seconds", "From the arrival of a request to its first text."),
 	}
 	all := []prometheus.Collector{
-		m.sessions, m.takeovers, m.retries, m.pairings, m.changes, m.renewals, m.waits, m.delivered, m.pause, m.detection, m.firstText,
+		m.sessions, m.takeovers, m.retries, m.failures, m.unretried, m.moves, m.pairings, m.changes, m.renewals, m.waits, m.delivered, m.pause, m.detection, m.firstText,
 		gauge("active_sessions", "Sessions that have not ended.", func() float64 { return float64(g.live()) }),
 		gauge("queued_sessions", "Sessions that wait for a context.", func() float64 { return float64(f.Queued()) }),
 		gauge("leases", "Leases that are being renewed.", func() float64 { return float64(f.Leased()) }),

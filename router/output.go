@@ -12,12 +12,19 @@ import (
 	"github.com/seguekv/segue/router/openai"
 )
 
+// contentTypeJSON is of answers in one piece.
+const contentTypeJSON = "application/json"
+
 // output is where a session's answer goes. An error of any method means that the client is gone.
 type output interface {
 	// content hands over text, which isn't empty, with the ids whose whole text is out with it.
 	content(text string, t openai.Tokens) error
 	// finish ends the answer; t has the ids that no content carried.
 	finish(reason string, u openai.Usage, t openai.Tokens) error
+	// relay hands over one event of a server's stream, or its whole answer, ready for the client.
+	relay(payload []byte) error
+	// relayed ends an answer whose every part was handed over.
+	relayed() error
 	// fail ends the answer with an error: an HTTP error while nothing is written, else an event. An answer in
 	// one piece that is partly written has no place for it.
 	fail(e *openai.Error, u openai.Usage) error
@@ -34,6 +41,10 @@ type client struct {
 	w     http.ResponseWriter
 	rc    *http.ResponseController
 	stall time.Duration
+	// tape, when there is one, gets a copy of what is written of the answer.
+	tape *tape
+	// ending, when set, is called once, with the whole answer on tape and before its last bytes are written.
+	ending func()
 }
 
 // newClient also takes back a deadline left on a reused connection.
@@ -48,8 +59,23 @@ func (c *client) extend() {
 	_ = c.rc.SetWriteDeadline(time.Now().Add(c.stall))
 }
 
+// last hands the end of an answer to the socket.
+func (c *client) last(b []byte) error {
+	c.tape.add(b)
+	if c.ending != nil {
+		c.ending()
+		c.ending = nil
+	}
+	return c.send(b)
+}
+
 // write hands b to the socket.
 func (c *client) write(b []byte) error {
+	c.tape.add(b)
+	return c.send(b)
+}
+
+func (c *client) send(b []byte) error {
 	c.extend()
 	if _, err := c.w.Write(b); err != nil {
 		return err
@@ -60,10 +86,10 @@ func (c *client) write(b []byte) error {
 // writeJSON is a whole response.
 func (c *client) writeJSON(status int, body []byte) error {
 	h := c.w.Header()
-	h.Set("Content-Type", "application/json")
+	h.Set("Content-Type", contentTypeJSON)
 	h.Set("Content-Length", strconv.Itoa(len(body)+1))
 	c.w.WriteHeader(status)
-	return c.write(append(body, '\n'))
+	return c.last(append(body, '\n'))
 }
 
 // writeError is a whole response.
@@ -72,10 +98,29 @@ func (c *client) writeError(e *openai.Error) error {
 	if e.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(int((e.RetryAfter+time.Second-1)/time.Second)))
 	}
-	if e.Status >= 500 || e.Status == http.StatusTooManyRequests {
-		h.Set("X-Should-Retry", strconv.FormatBool(e.Retryable))
+	if e.Final || e.Status >= 500 || e.Status == http.StatusTooManyRequests {
+		h.Set("X-Should-Retry", strconv.FormatBool(e.Retryable && !e.Final))
 	}
 	return c.writeJSON(e.Status, e.Body())
+}
+
+// tape is a copy of an answer, for a repeat of its request. A nil tape copies nothing.
+type tape struct {
+	limit int
+	bytes []byte
+	// over: the answer was longer than the limit.
+	over bool
+}
+
+func (t *tape) add(b []byte) {
+	if t == nil || t.over {
+		return
+	}
+	if len(t.bytes)+len(b) > t.limit {
+		t.bytes, t.over = nil, true
+		return
+	}
+	t.bytes = append(t.bytes, b...)
 }
 
 // collected is an answer in one piece. Nothing is written before its end, so any failure before that can be
@@ -99,7 +144,7 @@ func (c *collected) content(text string, t openai.Tokens) error {
 
 func (c *collected) finish(reason string, u openai.Usage, t openai.Tokens) error {
 	c.begun = true
-	c.client.w.Header().Set("X-Segue-Protection", c.granted())
+	c.client.w.Header().Set(headerProtection, c.granted())
 	c.tokens = append(c.tokens, t.IDs...)
 	ids := c.tokens
 	if !c.ids {
@@ -114,6 +159,14 @@ func (c *collected) fail(e *openai.Error, _ openai.Usage) error {
 	}
 	return c.client.writeError(e)
 }
+
+func (c *collected) relay(payload []byte) error {
+	c.begun = true
+	c.client.w.Header().Set(headerProtection, c.granted())
+	return c.client.writeJSON(http.StatusOK, payload)
+}
+
+func (c *collected) relayed() error { return nil }
 
 func (c *collected) keepAlive() error { return nil }
 
@@ -142,10 +195,15 @@ func (s *streamed) open() {
 	s.opened = true
 	h := s.client.w.Header()
 	h.Set("Content-Type", openai.ContentType)
-	h.Set("Cache-Control", "no-cache")
-	h.Set("X-Accel-Buffering", "no")
-	h.Set("X-Segue-Protection", s.granted())
+	streamHeaders(h)
+	h.Set(headerProtection, s.granted())
 	s.client.w.WriteHeader(http.StatusOK)
+}
+
+// streamHeaders ask proxies to pass every piece on at once, and as it is.
+func streamHeaders(h http.Header) {
+	h.Set("Cache-Control", "no-cache, no-transform")
+	h.Set("X-Accel-Buffering", "no")
 }
 
 func (s *streamed) event(payload []byte) error {
@@ -184,15 +242,20 @@ func (s *streamed) finish(reason string, u openai.Usage, t openai.Tokens) error 
 	if err := s.begin(); err != nil {
 		return err
 	}
-	if err := s.event(s.envelope.Finish(reason, s.tokens(t))); err != nil {
-		return err
-	}
+	s.open()
+	s.buf = openai.AppendEvent(s.buf[:0], s.envelope.Finish(reason, s.tokens(t)))
 	if s.envelope.IncludeUsage {
-		if err := s.event(s.envelope.Usage(u)); err != nil {
-			return err
-		}
+		s.buf = openai.AppendEvent(s.buf, s.envelope.Usage(u))
 	}
-	return s.client.write([]byte(openai.Done))
+	s.buf = append(s.buf, openai.Done...)
+	return s.client.last(s.buf)
+}
+
+func (s *streamed) relay(payload []byte) error { return s.event(payload) }
+
+func (s *streamed) relayed() error {
+	s.open()
+	return s.client.last([]byte(openai.Done))
 }
 
 func (s *streamed) fail(e *openai.Error, u openai.Usage) error {
@@ -209,7 +272,7 @@ func (s *streamed) fail(e *openai.Error, u openai.Usage) error {
 
 func (s *streamed) keepAlive() error {
 	s.open()
-	return s.client.write([]byte(openai.KeepAlive))
+	return s.client.send([]byte(openai.KeepAlive))
 }
 
 func (s *streamed) reset()        {}

@@ -75,6 +75,8 @@ func TestRouter_RealSockets(t *testing.T) {
 func TestConfig_YAML(t *testing.T) {
 	const file = `
 listen: 127.0.0.1:0
+upstreams:
+  - {id: u, url: "http://127.0.0.1:8000", models: [m], weight: 2}
 agents:
 - {id: a, addr: "127.0.0.1:7070"}
 protection: async
@@ -91,6 +93,7 @@ queue: {depth: 3, wait: 1s}
 	want.Listen, want.Protection, want.CommitTimeout = "127.0.0.1:0", router.ProtectionAsync, 250*time.Millisecond
 	want.Agents = []fleet.Member{{ID: "a", Addr: "127.0.0.1:7070"}}
 	want.Queue = router.Queue{Depth: 3, Wait: time.Second}
+	want.Upstreams = []router.Upstream{{ID: "u", URL: "http://127.0.0.1:8000", Models: []string{"m"}, Weight: 2}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

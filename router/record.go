@@ -98,6 +98,11 @@ type ProtectionInfo struct {
 
 // record is a session's SessionInfo: written by its owner, read by the admin listener.
 type record struct {
+	// orders reach the session's goroutine.
+	orders chan *order
+	// gone is closed when it has ended.
+	gone chan struct{}
+
 	mu   sync.Mutex
 	info SessionInfo
 }

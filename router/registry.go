@@ -47,6 +47,7 @@ func (g *registry) finish(id snapshot.SessionID, now time.Time) {
 		return
 	}
 	rec.update(func(i *SessionInfo) { i.EndedAt = stamp(now) })
+	close(rec.gone)
 	g.finished = append(g.finished, id)
 	if len(g.finished) <= finishedKept {
 		return
@@ -65,6 +66,36 @@ func (g *registry) get(id snapshot.SessionID) (SessionInfo, bool) {
 		return SessionInfo{}, false
 	}
 	return rec.snapshot(), true
+}
+
+// running are the records of live sessions whose present attempt is on a node.
+func (g *registry) running(node string) []*record {
+	g.mu.Lock()
+	order := slices.Clone(g.order)
+	g.mu.Unlock()
+	var out []*record
+	for _, e := range order {
+		if i := e.rec.snapshot(); i.EndedAt == "" && i.Primary == node {
+			out = append(out, e.rec)
+		}
+	}
+	return out
+}
+
+// liveRecord is the record of a session that hasn't ended, or nil.
+func (g *registry) liveRecord(id snapshot.SessionID) *record {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	rec := g.byID[id]
+	if rec == nil {
+		return nil
+	}
+	select {
+	case <-rec.gone:
+		return nil
+	default:
+		return rec
+	}
 }
 
 // list is all sessions, newest first.

@@ -6,6 +6,7 @@ package router
 import (
 	"context"
 	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,8 @@ import (
 	"github.com/seguekv/segue/fence"
 	"github.com/seguekv/segue/fence/clock"
 	"github.com/seguekv/segue/router/fleet"
+	"github.com/seguekv/segue/router/journal"
+	"github.com/seguekv/segue/router/keys"
 	"github.com/seguekv/segue/snapshot"
 )
 
@@ -45,12 +48,16 @@ type Deps struct {
 	Gatherer   prometheus.Gatherer
 	// Dial reaches agents.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
+	// DialUpstream reaches servers without an agent; nil for the network.
+	DialUpstream func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Listen opens the two listeners.
 	Listen func(network, addr string) (net.Listener, error)
 	// Rand yields session ids and seeds.
 	Rand io.Reader
 	// Listening is called once, when both listeners are open and before the first request is served.
 	Listening func(client, admin net.Addr)
+	// JournalStorage is where the journal goes; nil for the configured file, or memory.
+	JournalStorage journal.Storage
 	// Clock is what leases count by; nil for the machine's.
 	Clock *fence.Clock
 	// Gate sees every call of every session's gate, from the session's goroutine; nil for nobody.
@@ -98,6 +105,12 @@ type Router struct {
 	draining   atomic.Bool
 	handlers   *handlers
 	background *background
+	budget     *retryBudget
+	journal    *journal.Journal
+	keys       *keys.Keys
+	security   security
+	// grantor names this process in leases.
+	grantor string
 	// bodies has one place for each request body that may be read and parsed.
 	bodies chan struct{}
 }
@@ -107,16 +120,29 @@ func New(cfg Config, deps Deps) (*Router, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	r := &Router{cfg: cfg, deps: deps.withDefaults(), registry: newRegistry(), handlers: newHandlers(), bodies: make(chan struct{}, bodiesAtOnce)}
+	r := &Router{cfg: cfg, deps: deps.withDefaults(), registry: newRegistry(), handlers: newHandlers(), budget: newRetryBudget(cfg.Retry), bodies: make(chan struct{}, bodiesAtOnce)}
 	r.log = r.deps.Log
 	leases := fleet.Leases{Lease: cfg.Lease.lease(), Renewal: cfg.Lease.Renewal, Clock: r.deps.Clock, Renewed: func(err error) { r.metrics.renewed(err) }}
 	if _, err := io.ReadFull(r.deps.Rand, leases.Grantor[:]); err != nil {
 		return nil, fmt.Errorf("mint grantor id: %w", err)
 	}
-	r.fleet = fleet.New(fleet.Config{Members: cfg.Agents, QueueDepth: cfg.Queue.Depth, Dial: r.deps.Dial, Log: r.log, Leases: leases})
-	var err error
+	r.grantor = hex.EncodeToString(leases.Grantor[:4])
+	if err := r.openSecurity(); err != nil {
+		return nil, fmt.Errorf("router: %w", err)
+	}
+	upstreams, err := servers(cfg.Upstreams, r.deps)
+	if err != nil {
+		return nil, err
+	}
+	r.fleet = fleet.New(fleet.Config{Members: cfg.Agents, Servers: upstreams, QueueDepth: cfg.Queue.Depth, Dial: r.deps.Dial, Credentials: r.security.credentials(), Log: r.log, Leases: leases})
 	if r.metrics, err = newMetrics(r.deps.Registerer, r.fleet, r.registry); err != nil {
 		return nil, fmt.Errorf("register router metrics: %w", err)
+	}
+	if r.keys, err = openKeys(cfg.Keys, r.deps); err != nil {
+		return nil, fmt.Errorf("router.keys: %w", err)
+	}
+	if r.journal, err = openJournal(cfg.Journal, r.deps); err != nil {
+		return nil, fmt.Errorf("router.journal: %w", err)
 	}
 	return r, nil
 }
@@ -126,11 +152,13 @@ func New(cfg Config, deps Deps) (*Router, error) {
 func (r *Router) Run(ctx context.Context) error {
 	client, admin, err := r.listen()
 	if err != nil {
-		return err
+		return errors.Join(err, r.journal.Close())
 	}
 	// Background calls end after the sessions, and the connections to agents after those.
 	bg, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBackground()
+	recording, stopJournal := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopJournal()
 	sessions, endSessions := context.WithCancelCause(bg)
 	defer endSessions(nil)
 	r.started = time.Now()
@@ -139,6 +167,7 @@ func (r *Router) Run(ctx context.Context) error {
 	operators := r.server(r.adminHandler(), bg)
 	operators.WriteTimeout = adminTimeout
 	r.deps.Listening(client.Addr(), admin.Addr())
+	client, admin = r.security.wrap(client, admin)
 
 	var group errgroup.Group
 	failed := make(chan error, 3) // one place for each of the three
@@ -156,15 +185,18 @@ func (r *Router) Run(ctx context.Context) error {
 	run("serve clients", func() error { return clients.Serve(client) })
 	run("serve operators", func() error { return operators.Serve(admin) })
 	run("agents", func() error { return r.fleet.Run(bg) })
+	run("credentials", func() error { return r.security.run(bg, r.keys) })
+	run("journal", func() error { return r.journal.Run(recording) })
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
 	}
 	r.drain(clients, func() { endSessions(errStopping) })
 	r.mopUp(stopBackground)
+	stopJournal() // after the last session's end is in it
 	// Last, so that the drain can be watched.
 	_ = operators.Close()
-	return errors.Join(err, ignoreFirst(group.Wait(), err))
+	return errors.Join(err, ignoreFirst(group.Wait(), err), r.journal.Close())
 }
 
 // ignoreFirst leaves out an error that is reported already.

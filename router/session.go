@@ -15,6 +15,7 @@ import (
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
 	"github.com/seguekv/segue/fence"
 	"github.com/seguekv/segue/router/fleet"
+	"github.com/seguekv/segue/router/journal"
 	"github.com/seguekv/segue/router/openai"
 	"github.com/seguekv/segue/snapshot"
 )
@@ -30,12 +31,15 @@ const (
 
 // session is one client request. Its fields belong to the goroutine in run.
 type session struct {
-	r    *Router
-	cfg  *Config
-	id   snapshot.SessionID
-	req  *openai.Request
-	wire *seguev1.Request
-	wish Protection
+	r      *Router
+	cfg    *Config
+	id     snapshot.SessionID
+	tenant string
+	req    *openai.Request
+	wire   *seguev1.Request
+	wish   Protection
+	// kind is what the session runs on.
+	kind fleet.Kind
 	gate *fence.Gate
 	out  output
 	// client is what out writes to.
@@ -43,7 +47,10 @@ type session struct {
 	// envelope is what out writes with; it is fixed once content was written.
 	envelope *openai.Envelope
 	rec      *record
-	log      *slog.Logger
+	// entry is the session's part of the journal; unjournalled: the journal has failed it.
+	entry        *journal.Entry
+	unjournalled bool
+	log          *slog.Logger
 
 	arrived time.Time
 	prompt  struct {
@@ -52,11 +59,20 @@ type session struct {
 	}
 	delivery delivery
 	pairing  pairing
+	relayed  relayed
 	// protected and unprotectedCause are the primary's last words about it.
 	protected        bool
 	unprotectedCause string
 
 	starts, takeovers int
+	// sdkRetry is how often the client's library has repeated the request, as it says.
+	sdkRetry int
+	// promptEstimate stands for the prompt's length until an agent has told it. prefillTime is the longest that a run
+	// of it took to its first token.
+	promptEstimate int
+	prefillTime    time.Duration
+	// failedBy is the cause of the last failed run.
+	failedBy Cause
 	// tried lists nodes on which a run failed; refusers those that refused one a moment ago.
 	tried, refusers []string
 	// patience is when waiting for a context ends; zero before a wait.
@@ -65,6 +81,10 @@ type session struct {
 	lost *interruption
 	// strays are fenced runs that this session waits for before another one begins.
 	strays []stray
+	// moving is the planned move that is under way, or nil.
+	moving *moving
+	// unconfirmed: the end of a run on an upstream, which the session would have to wait for, can't be known.
+	unconfirmed bool
 	// finishedOn is the node whose run finished the session, or nil.
 	finishedOn *fleet.Node
 	lastToken  time.Time
@@ -89,6 +109,7 @@ func (s *session) run(ctx context.Context) (whole bool) {
 	defer s.readers.Wait()
 	defer cancel()
 	defer s.unpair()
+	defer s.refuseOrders()
 	if s.out.streams() {
 		s.idle = time.NewTimer(s.cfg.HeaderHold)
 		defer s.idle.Stop()
@@ -105,6 +126,14 @@ func (s *session) run(ctx context.Context) (whole bool) {
 		a, failure = s.recover(ctx, a, end)
 	}
 	return s.fail(*failure)
+}
+
+// preparedC is nil, and so never ready, while nobody is asked to prepare.
+func (s *session) preparedC() <-chan prepared {
+	if s.moving == nil || s.moving.from != nil {
+		return nil
+	}
+	return s.moving.prepared
 }
 
 // idleC is nil, and so never ready, for answers in one piece.
@@ -137,12 +166,22 @@ func (s *session) granted() string {
 	switch {
 	case s.wish == ProtectionOff || s.protected:
 		return string(s.wish)
+	case s.kind == fleet.KindServer:
+		return "none; reason=" + s.relayed.reason
 	case s.unprotectedCause != "":
 		return "none; reason=" + s.unprotectedCause
 	case len(s.pairing.holders) == 0:
 		return "none; reason=no_holder"
 	}
 	return string(s.wish)
+}
+
+// unprotectable is why the session can't be protected.
+func (s *session) unprotectable() string {
+	if s.kind == fleet.KindServer {
+		return s.relayed.reason
+	}
+	return "no_holder"
 }
 
 // place waits for a context and starts a run from the prompt on it.
@@ -159,13 +198,22 @@ func (s *session) place(ctx context.Context, kind string) (*attempt, *ending) {
 	if s.lost != nil && !s.lost.end.refused {
 		avoid = append(avoid, s.lost.from)
 	}
-	h := s.chooseHolder(node, avoid...)
+	var h *holder
+	if s.kind == fleet.KindAgent {
+		h = s.chooseHolder(node, avoid...)
+	}
 	if h == nil && s.mustProtect() {
 		claim.Release()
-		return nil, &ending{cause: CauseUnprotected, reason: seguev1.Reason_REASON_UNPROTECTED, detail: "no_holder"}
+		return nil, &ending{cause: CauseUnprotected, reason: seguev1.Reason_REASON_UNPROTECTED, detail: s.unprotectable()}
+	}
+	s.starts++
+	if kind == kindGenerate {
+		s.r.budget.fresh(s.prefillTokens())
+	}
+	if s.kind == fleet.KindServer {
+		return s.relay(ctx, kind, claim), nil
 	}
 	s.assign(h)
-	s.starts++
 	s.envelope.Fingerprint = systemFingerprint(node.Fingerprint())
 	return s.generate(ctx, kind, claim, h), nil
 }
@@ -179,7 +227,7 @@ func (s *session) wait(ctx context.Context, kind string) (*fleet.Claim, *ending)
 	defer deadline.Stop()
 	for {
 		ticket, err := s.r.fleet.Enqueue(fleet.Want{
-			Model: s.req.Engine.Model, Avoid: slices.Concat(s.tried, s.refusers), Urgent: kind != kindGenerate || len(s.refusers) > 0,
+			Kind: s.kind, Model: s.req.Engine.Model, Tokens: s.outstanding(), Avoid: slices.Concat(s.tried, s.refusers), Urgent: kind != kindGenerate || len(s.refusers) > 0,
 		})
 		if err != nil {
 			return nil, s.noContext("the queue is full")
@@ -233,8 +281,8 @@ func (s *session) noContext(detail string) *ending {
 		end.detail, end.private = "no retry: "+detail, false
 		return &end
 	}
-	if s.r.fleet.Ready() == 0 {
-		return &ending{cause: CauseNotReady, detail: "no agent is ready"}
+	if s.r.fleet.Ready(s.kind) == 0 {
+		return &ending{cause: CauseNotReady, detail: "no " + s.kind.String() + " is ready"}
 	}
 	return &ending{cause: CauseNoCapacity, detail: detail}
 }
@@ -242,6 +290,9 @@ func (s *session) noContext(detail string) *ending {
 // follow takes in what an attempt yields until it finishes the session or ends without doing so.
 func (s *session) follow(ctx context.Context, a *attempt) (ending, outcome) {
 	bound := s.cfg.StallTimeout
+	if a.reply != nil {
+		bound = a.reply.allowed()
+	}
 	stall, due := time.NewTimer(bound), time.Now().Add(bound)
 	defer stall.Stop()
 	repair := time.NewTicker(pairEvery)
@@ -262,6 +313,9 @@ func (s *session) follow(ctx context.Context, a *attempt) (ending, outcome) {
 			} else if what == finished {
 				return end, what
 			}
+			if a.reply != nil {
+				allowed = a.reply.allowed()
+			}
 			// Counted from here: while a write to the client blocked, nobody listened.
 			stall.Reset(allowed)
 			due = time.Now().Add(allowed)
@@ -270,6 +324,9 @@ func (s *session) follow(ctx context.Context, a *attempt) (ending, outcome) {
 				stall.Reset(bound)
 				due = time.Now().Add(bound)
 				continue
+			}
+			if a.reply != nil {
+				return ending{cause: CauseStall, detail: "no content in time"}, ended
 			}
 			return a.judge(ending{cause: CauseStall, detail: "no sign of life for " + bound.String()}), ended
 		case <-s.idleC():
@@ -280,6 +337,12 @@ func (s *session) follow(ctx context.Context, a *attempt) (ending, outcome) {
 			s.repair(a)
 		case r := <-s.pairing.results:
 			s.onPaired(a, r)
+		case o := <-s.rec.orders:
+			s.startMove(a, o)
+		case p := <-s.preparedC():
+			if end, ends := s.onPrepared(a, p); ends {
+				return end, ended
+			}
 		case <-ctx.Done():
 			return contextEnding(ctx), ended
 		}

@@ -37,9 +37,14 @@ func (old stray) gone() (bool, string) {
 
 // doubt remembers a fenced run whose end is uncertain, for a session that waits for it.
 func (s *session) doubt(a *attempt, end ending, acknowledged <-chan struct{}) {
-	if s.cfg.UncertainSource == SourceWait && !end.refused && !end.said {
-		s.strays = append(s.strays, stray{a.node, a.lease, acknowledged})
+	if s.cfg.UncertainSource != SourceWait || end.refused || end.said {
+		return
 	}
+	if a.reply != nil {
+		s.unconfirmed = true // it has no lease, and nobody to ask
+		return
+	}
+	s.strays = append(s.strays, stray{a.node, a.lease, acknowledged})
 }
 
 // awaitEnds returns when every old run on another node than next has certainly ended, or with the session's end. The

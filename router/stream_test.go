@@ -105,7 +105,7 @@ func TestRouter_StreamHeaders(t *testing.T) {
 		resp := w.post("/v1/chat/completions", chat(true, ""), "X-Request-Id", "mine-1")
 		w.stream(resp)
 		want := map[string]string{
-			"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no",
+			"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no",
 			"X-Request-Id": "mine-1", "Content-Encoding": "",
 		}
 		for k, v := range want {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
+	"github.com/seguekv/segue/router/policy"
 )
 
 // interruption is the end of an attempt that is being mended.
@@ -24,6 +25,8 @@ type interruption struct {
 	heard, fencedAt time.Time
 	// freedAt is when another attempt could begin: at the fence, or after a wait for the old run.
 	freedAt time.Time
+	// repeated: the failure before this one had the same cause.
+	repeated bool
 	// refusals are the answers of the holders that were asked, without repetitions.
 	refusals []string
 	seam     *seguev1.Seam
@@ -43,39 +46,61 @@ func (s *session) recover(ctx context.Context, a *attempt, end ending) (*attempt
 	}
 	s.fence(a, end)
 	for {
-		switch decide(s.facts()) {
-		case actTakeover:
+		facts := s.facts()
+		action, why := policy.Decide(facts)
+		switch action {
+		case policy.Takeover:
 			from := s.nextHolder()
 			if failure := s.awaitEnds(ctx, from.node()); failure != nil {
 				return nil, failure
+			}
+			if has, failure := s.awaitPlanned(ctx, from); failure != nil {
+				return nil, failure
+			} else if !has {
+				s.forget(from.node())
+				continue
 			}
 			if next := s.tryTakeover(ctx, from); next != nil {
 				return next, nil
 			}
 			return nil, &ending{cause: CauseUnprotected, reason: seguev1.Reason_REASON_UNPROTECTED,
 				detail: "no holder is left after " + string(s.lost.end.cause)}
-		case actWait:
+		case policy.Wait:
 			if failure := s.awaitHolder(ctx); failure != nil {
 				return nil, failure
 			}
-		case actRetry:
+		case policy.Retry:
 			if failure := s.awaitEnds(ctx, nil); failure != nil {
 				return nil, failure
+			}
+			if facts.Ran && !s.r.budget.take(facts.PrefillTokens) {
+				continue // another session was faster
 			}
 			return s.retry(ctx)
 		default:
 			last := s.lost.end
+			last.noRetry = why
+			s.r.metrics.unretried.WithLabelValues(string(why)).Inc()
 			return nil, &last
 		}
 	}
 }
 
 // facts for the decision.
-func (s *session) facts() facts {
-	return facts{
-		end: s.lost.end, content: s.gate.ContentWritten(), accepted: s.gate.Len(), holders: s.unasked(), waiting: s.waiting(time.Now()), elsewhere: s.r.fleet.Len() - len(s.tried),
-		starts: s.starts, maxAttempts: s.cfg.MaxAttempts, takeovers: s.takeovers, maxTakeovers: s.cfg.MaxTakeovers,
+func (s *session) facts() policy.Facts {
+	retry := &s.cfg.Retry
+	f := policy.Facts{
+		Class: s.lost.end.class(), Ran: !s.lost.end.refused, Content: s.gate.ContentWritten(), Accepted: s.gate.Len(),
+		Holders: s.unasked(), Waiting: s.waiting(time.Now()), Takeovers: s.takeovers, MaxTakeovers: s.cfg.MaxTakeovers,
+		Unconfirmed: s.unconfirmed, Elsewhere: s.elsewhere(), Starts: s.starts, MaxAttempts: s.cfg.MaxAttempts, Repeated: s.lost.repeated,
+		PrefillTokens: s.prefillTokens(), MaxPrefillTokens: retry.MaxPrefillTokens,
+		Elapsed: time.Since(s.arrived), PrefillTime: s.prefillTime, MaxTime: retry.MaxTime,
 	}
+	if s.sdkRetry > 0 {
+		f.MaxAttempts = min(f.MaxAttempts, retry.SDKAttempts)
+	}
+	f.Affordable = s.r.budget.affords(f.PrefillTokens)
+	return f
 }
 
 // fence raises the epoch, so that nothing of the attempt can be published any more, and only then deals
@@ -95,10 +120,11 @@ func (s *session) fence(a *attempt, end ending) {
 		i.Attempts[a.info].Cause, i.Attempts[a.info].Detail, i.Attempts[a.info].EndedAt = end.cause, end.detail, stamp(now)
 		i.Protected = false
 	})
+	s.entry.EndAttempt(a.entry, string(end.cause), end.detail)
 	again := a.kind == kindTakeover && !a.answered && s.unansweredTakeover(a, end, now)
 	s.protected, s.unprotectedCause, s.pairing.pending, s.pairing.shunned = false, "", nil, ""
 	gone := end.cause == CauseClientGone || end.cause == CauseRouterShutdown
-	failed := !gone && !end.refused && !end.deterministic()
+	failed := !gone && !end.refused && !end.deterministic() && !end.planned
 	// What is known against the node is said before its context is given back, and goes to whoever waits.
 	if end.refused {
 		s.refused(a, end)
@@ -108,12 +134,17 @@ func (s *session) fence(a *attempt, end ending) {
 			s.tried = append(s.tried, node)
 		}
 		s.refusers, s.patience = nil, time.Time{}
-		a.node.Suspect(true, "a session failed: "+end.text())
+		s.blame(a, end)
 		s.r.metrics.observe(s.r.metrics.detection, a.heard, now)
 	}
-	a.stop()
+	if end.planned {
+		a.leave()
+		s.park(a)
+	} else {
+		a.stop()
+	}
 	var acknowledged <-chan struct{}
-	if !end.refused && !again {
+	if !end.refused && !again && !end.planned && a.reply == nil {
 		acknowledged = s.cancelRun(a.node, epoch)
 	}
 	if !gone {
@@ -125,7 +156,13 @@ func (s *session) fence(a *attempt, end ending) {
 			return // the interruption that it was to mend is still open
 		}
 	}
-	s.lost = &interruption{end: end, from: node, d: s.gate.Len(), heard: a.heard, fencedAt: now, freedAt: now}
+	s.lost = &interruption{end: end, from: node, d: s.gate.Len(), heard: a.heard, fencedAt: now, freedAt: now, repeated: failed && end.cause == s.failedBy}
+	if failed {
+		s.failedBy = end.cause
+	}
+	if !end.planned {
+		s.r.metrics.failures.WithLabelValues(end.class().String()).Inc()
+	}
 	for _, h := range s.pairing.holders {
 		if h.waits() {
 			h.asked, h.pause = false, 0
@@ -133,6 +170,15 @@ func (s *session) fence(a *attempt, end ending) {
 	}
 	if failed && s.wish != ProtectionOff && s.unasked() == 0 {
 		s.r.metrics.takeovers.WithLabelValues(takeoverNone, string(end.cause)).Inc()
+	}
+}
+
+// blame tells the fleet of a failure.
+func (s *session) blame(a *attempt, end ending) {
+	a.claim.Fail("a session failed: " + end.text())
+	// A server that ended one answer badly may be well; one that broke off is asked.
+	if a.reply == nil || end.class() == policy.Uncertain {
+		a.node.Suspect(true, "a session failed: "+end.text())
 	}
 }
 
@@ -147,6 +193,9 @@ func (s *session) refused(a *attempt, end ending) {
 		s.starts--
 		s.refusers = append(s.refusers, node)
 		a.node.Suspect(down, "refused a session: "+end.text())
+		if down {
+			a.claim.Fail(end.text())
+		}
 	} else if down {
 		a.node.Suspect(true, "refused a takeover: "+end.text())
 	}
@@ -216,6 +265,7 @@ func (s *session) mended(a *attempt, now time.Time) {
 	}
 	s.r.metrics.takeovers.WithLabelValues(takeoverOK, string(l.end.cause)).Inc()
 	s.r.metrics.observe(s.r.metrics.pause, s.lastToken, now)
+	s.moved(a, l.seam, now.Sub(s.lastToken))
 	s.rec.update(func(i *SessionInfo) {
 		if n := len(i.Seams); n > 0 {
 			i.Seams[n-1].ResumedAt = stamp(now)
@@ -256,9 +306,9 @@ func (s *session) repeat(a *attempt, end ending, bound time.Duration) (time.Dura
 	}
 	a.broken = &end
 	f := s.facts()
-	others := f.holders + f.waiting
-	f.waiting++ // this one
-	if others > 0 || decide(f) != actWait {
+	others := f.Holders + f.Waiting
+	f.Waiting++ // this one
+	if action, _ := policy.Decide(f); others > 0 || action != policy.Wait {
 		a.open()
 		return bound, true
 	}

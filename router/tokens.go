@@ -11,6 +11,7 @@ import (
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
 	"github.com/seguekv/segue/fence"
+	"github.com/seguekv/segue/router/journal"
 	"github.com/seguekv/segue/router/openai"
 	"github.com/seguekv/segue/snapshot"
 )
@@ -38,6 +39,9 @@ func (d *delivery) hand(textEnd int) int {
 func (s *session) take(a *attempt, m message) (ending, outcome) {
 	if m.end != nil {
 		return *m.end, ended
+	}
+	if a.reply != nil {
+		return s.takeReply(a, m)
 	}
 	a.heard = time.Now()
 	if !a.answered {
@@ -138,6 +142,11 @@ func (s *session) onToken(a *attempt, t *seguev1.Token) *ending {
 		return nil // emitted again
 	}
 	now := time.Now()
+	if before == 0 {
+		s.entry.Phase(journal.PhaseDecode)
+		s.prefillTime = max(s.prefillTime, now.Sub(a.began))
+	}
+	a.claim.Progress(1)
 	s.delivery.accept(int(t.GetRawEnd()))
 	s.rec.update(func(i *SessionInfo) {
 		i.AcceptedTokens, i.TextEnd, i.Phase = before+1, int(t.GetTextEnd()), phaseDecode
@@ -156,11 +165,12 @@ func (s *session) hand(text string, textEnd int) *ending {
 		s.r.metrics.observe(s.r.metrics.firstText, s.arrived, time.Now())
 	}
 	from := s.delivery.delivered
+	to := s.delivery.hand(textEnd)
 	if s.out.streams() {
+		s.reserve(to)
 		// INVARIANT: the mark precedes the write; from here on no retry is possible.
 		s.gate.MarkContent()
 	}
-	to := s.delivery.hand(textEnd)
 	if err := s.out.content(text, openai.Tokens{IDs: s.gate.Tokens()[from:to], First: from}); err != nil {
 		return &ending{cause: CauseClientGone, detail: "write: " + err.Error()}
 	}
@@ -174,6 +184,7 @@ func (s *session) hand(text string, textEnd int) *ending {
 // counted records delivered tokens.
 func (s *session) counted(from, to int) {
 	s.r.metrics.delivered.Add(float64(to - from))
+	s.entry.Delivered(to)
 	s.rec.update(func(i *SessionInfo) { i.DeliveredTokens, i.FirstDeltaSent = to, s.gate.ContentWritten() })
 }
 
@@ -196,14 +207,15 @@ func (s *session) onFinish(a *attempt, f *seguev1.Finish) *ending {
 	}
 	s.mended(a, time.Now())
 	a.lease.Revoke()
+	a.claim.Succeed()
 	a.claim.Release() // the context isn't needed while the client reads the rest
 	from := s.delivery.delivered
 	sent := from
 	if !s.out.streams() {
 		sent = 0
 	}
-	// Recorded first, so that who has read the end of the answer finds the end of the session.
-	s.complete(a, f.GetReason(), usage)
+	s.reserve(n)
+	s.recordEnd(a, f.GetReason(), usage)
 	if err := s.out.finish(f.GetReason(), usage, openai.Tokens{IDs: s.gate.Tokens()[from:], First: from}); err != nil {
 		return &ending{cause: CauseClientGone, detail: "write: " + err.Error()}
 	}

@@ -6,6 +6,7 @@ package snapshot
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/zeebo/xxh3"
 )
@@ -191,6 +192,16 @@ func (c *Chain) State() (*State, error) {
 		Sampler:  c.sampler,
 	}
 	return s, s.Validate()
+}
+
+// Share returns a chain with the same state up to the newest boundary. The blocks are shared, so neither of the two must
+// grow any more, but they may belong to two goroutines.
+func (c *Chain) Share() *Chain {
+	r := *c
+	r.DropRows(r.sealedRows())
+	r.output, r.blocks = slices.Clip(c.output), slices.Clip(c.blocks)
+	r.digests, r.seals = slices.Clip(r.digests), slices.Clip(c.seals)
+	return &r
 }
 
 // Rebase returns a chain of another base with the same rows and ids: the restored ids are those below the

@@ -27,6 +27,8 @@ type Store struct {
 	order []SessionID
 	// records is the bound.
 	records int
+	// parked counts the chains of runs of this node.
+	parked int
 }
 
 type held struct {
@@ -38,6 +40,9 @@ type held struct {
 	from   [16]byte
 	// refused is why the newest base isn't taken.
 	refused error
+	// parked: the chain is of a run of this node; gone is called when it leaves the store.
+	parked bool
+	gone   func()
 }
 
 // maxRecords bounds the epoch records kept for sessions of which no chain is held.
@@ -202,6 +207,7 @@ func (s *Store) take(id SessionID, e fence.Epoch, n Need) (*held, *Held, error) 
 	}
 	x := &Held{Chain: h.chain, Memory: h.memory}
 	h.chain, h.memory = nil, nil
+	h.leave()
 	return h, x, nil
 }
 
@@ -284,6 +290,8 @@ type Offer struct {
 	// Seal is boundary Committed's; zero for none.
 	Seal  Digest
 	Bytes int64
+	// Parked: it is the state of a run of this node, see Park.
+	Parked bool
 }
 
 // offersAtOnce is how many sessions Offers looks at under the lock: records of others don't wait for all.
@@ -296,7 +304,7 @@ func (s *Store) Offers() []Offer {
 
 // OffersTo is Offers of the bases that the primary with the boot id from has begun.
 func (s *Store) OffersTo(from [16]byte) []Offer {
-	return s.list(func(h *held) bool { return h.from == from })
+	return s.list(func(h *held) bool { return h.from == from && !h.parked })
 }
 
 func (s *Store) list(want func(*held) bool) []Offer {
@@ -319,14 +327,22 @@ func (s *Store) offers(out []Offer, ids []SessionID, want func(*held) bool) []Of
 		if h == nil || h.chain == nil || !want(h) {
 			continue
 		}
-		c := h.chain
-		o := Offer{BaseID: c.head.BaseID, Rows: c.Rows(), Committed: c.Committed(), First: c.First(), Prompt: len(c.head.Prompt), Chain: c.DigestAt(c.Rows()), Bytes: c.Bytes()}
-		if o.Committed > 0 {
-			o.Seal = c.SealAt(o.Committed)
-		}
-		out = append(out, o)
+		out = append(out, h.offer())
 	}
 	return out
+}
+
+// offer describes h, which has a chain.
+func (h *held) offer() Offer {
+	c := h.chain
+	o := Offer{
+		BaseID: c.head.BaseID, Rows: c.Rows(), Committed: c.Committed(), First: c.First(), Prompt: len(c.head.Prompt),
+		Chain: c.DigestAt(c.Rows()), Bytes: c.Bytes(), Parked: h.parked,
+	}
+	if o.Committed > 0 {
+		o.Seal = c.SealAt(o.Committed)
+	}
+	return o
 }
 
 func (h *held) drop() {
@@ -334,6 +350,15 @@ func (h *held) drop() {
 		h.memory.Release()
 	}
 	h.chain, h.memory, h.refused = nil, nil, nil
+	h.leave()
+}
+
+// leave ends the parking of a chain that is out of the store.
+func (h *held) leave() {
+	if h.gone != nil {
+		h.gone()
+	}
+	h.parked, h.gone = false, nil
 }
 
 // entry finds or makes a session's entry, and forgets the oldest entries without a chain beyond the bound.

@@ -20,12 +20,16 @@ type storeModel struct {
 	newest            map[byte]snapshot.BaseID
 	taken             []*snapshot.Held
 	reserved          int64
+	// gone has the calls that each parked chain's store made when it left, and whether it has left.
+	gone map[*int]func() bool
 }
 
 type heldModel struct {
 	chain *snapshot.Chain // the primary's, complete
 	sent  int             // records applied
 	bytes int64
+	// parked: the store has the chain itself.
+	parked bool
 }
 
 // committed is the boundary that the records sent so far complete.
@@ -58,7 +62,7 @@ func TestStore_Property(t *testing.T) {
 		s, budget := newStore(limit)
 		m := storeModel{
 			highest: make(map[byte]fence.Epoch), canceled: make(map[byte]fence.Epoch),
-			held: make(map[byte]*heldModel), newest: make(map[byte]snapshot.BaseID),
+			held: make(map[byte]*heldModel), newest: make(map[byte]snapshot.BaseID), gone: make(map[*int]func() bool),
 		}
 		sessions := rapid.ByteRange(1, 3)
 		epochs := rapid.Custom(func(rt *rapid.T) fence.Epoch { return fence.Epoch(rapid.IntRange(1, 6).Draw(rt, "e")) })
@@ -148,6 +152,39 @@ func TestStore_Property(t *testing.T) {
 					m.drop(n)
 				}
 			},
+			"park": func(rt *rapid.T) {
+				n, e := sessions.Draw(rt, "session"), epochs.Draw(rt, "epoch")
+				h := head(snapshot.BaseID{Session: session(n), Epoch: e, Base: uint32(rapid.IntRange(0, 2).Draw(rt, "base"))},
+					rapid.IntRange(1, 20).Draw(rt, "prompt"), rapid.IntRange(1, 30).Draw(rt, "max"))
+				r, err := budget.Reserve(h.Bytes())
+				if err != nil {
+					return
+				}
+				c := chain(rt, h, rapid.IntRange(0, h.MaxOutput).Draw(rt, "n"))
+				gone := new(int)
+				err = s.Park(c, r, func() { *gone++ })
+				if takes := c.Committed() > 0 && m.admits(n, e); takes != (err == nil) {
+					rt.Fatalf("park at %d, epoch %d (highest %d, cancelled %d): %v", c.Committed(), e, m.highest[n], m.canceled[n], err)
+				}
+				if err != nil {
+					r.Release()
+					return
+				}
+				m.highest[n], m.canceled[n], m.newest[n] = e, e, h.BaseID
+				m.drop(n)
+				m.held[n] = &heldModel{chain: c, sent: len(records(c, 5)), bytes: h.Bytes(), parked: true}
+				m.reserved += h.Bytes()
+				m.gone[gone] = func() bool { x := m.held[n]; return x == nil || x.chain != c }
+			},
+			"fence": func(rt *rapid.T) {
+				n, e := sessions.Draw(rt, "session"), epochs.Draw(rt, "epoch")
+				if err := s.Fence(session(n), e); m.admits(n, e) != (err == nil) {
+					rt.Fatalf("fence %d: %v", e, err)
+				}
+				if m.admits(n, e) {
+					m.canceled[n] = e
+				}
+			},
 			"admit": func(rt *rapid.T) {
 				n, e := sessions.Draw(rt, "session"), epochs.Draw(rt, "epoch")
 				if err := s.Admit(session(n), e); m.admits(n, e) != (err == nil) {
@@ -186,13 +223,25 @@ func TestStore_Property(t *testing.T) {
 				if used, _ := budget.Used(); used != m.reserved || used < 0 || used > limit {
 					rt.Fatalf("%d bytes in use, want %d of %d", used, m.reserved, limit)
 				}
+				for calls, left := range m.gone {
+					if want := map[bool]int{true: 1}[left()]; *calls != want {
+						rt.Fatalf("gone was called %d times, want %d", *calls, want)
+					}
+				}
+				for n := byte(1); n <= 3; n++ {
+					h := m.held[n]
+					at, ok := s.Parked(session(n), m.canceled[n])
+					if want := h != nil && h.parked && h.chain.Head().Epoch == m.canceled[n] && m.highest[n] <= m.canceled[n]; ok != want || ok && at != h.committed() {
+						rt.Fatalf("parked: %v at %d, want %v", ok, at, want)
+					}
+				}
 				offers := s.Offers()
 				if len(offers) != len(m.held) {
 					rt.Fatalf("%d bases held, want %d", len(offers), len(m.held))
 				}
 				for _, o := range offers {
 					h := m.held[o.Session[0]]
-					if o.BaseID != h.chain.Head().BaseID || o.Committed != h.committed() || o.Chain != h.chain.DigestAt(o.Rows) {
+					if o.BaseID != h.chain.Head().BaseID || o.Parked != h.parked || o.Committed != h.committed() || o.Chain != h.chain.DigestAt(o.Rows) {
 						rt.Fatalf("held %+v, want boundary %d of %+v", o, h.committed(), h.chain.Head().BaseID)
 					}
 				}

@@ -10,4 +10,6 @@ var (
 	ErrProtocol = errors.New("transfer: protocol error")
 	// ErrClosed means the pool has stopped.
 	ErrClosed = errors.New("transfer: closed")
+	// ErrSealed means the outbox takes nothing more.
+	ErrSealed = errors.New("transfer: outbox is sealed")
 )

@@ -33,6 +33,7 @@ type Outbox struct {
 	downSince time.Time
 	reason    seguev1.Reason
 	detail    string
+	sealed    bool
 }
 
 // Status is a snapshot of an outbox.
@@ -82,6 +83,9 @@ func (o *Outbox) reset() {
 func (o *Outbox) AppendRows(first int, rows []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.sealed {
+		return ErrSealed
+	}
 	if err := o.chain.AppendRows(first, rows); err != nil {
 		return err
 	}
@@ -96,6 +100,9 @@ func (o *Outbox) AppendRows(first int, rows []byte) error {
 func (o *Outbox) AppendBoundary(n int, token int32, s snapshot.Sampler, row []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.sealed {
+		return ErrSealed
+	}
 	if row != nil {
 		if err := o.chain.AppendRows(o.chain.Rows(), row); err != nil {
 			return err
@@ -107,6 +114,21 @@ func (o *Outbox) AppendBoundary(n int, token int32, s snapshot.Sampler, row []by
 	o.capturedAt = append(o.capturedAt, time.Now())
 	o.grown()
 	return nil
+}
+
+// Seal ends the capture: appends fail from now on with ErrSealed. What is captured is still sent. It returns a chain of the
+// caller's own, which shares the rows: as long as it is in use, so is their memory. A base in progress has
+// no state to return and isn't sealed: snapshot.NotCoveredError.
+func (o *Outbox) Seal() (*snapshot.Chain, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	h, n := o.chain.Head(), o.chain.Committed()
+	// Rows above the newest boundary, which a failed append leaves, could be sent while their memory gets others.
+	if n == 0 || o.chain.Rows() != len(h.Prompt)+n-1 {
+		return nil, &snapshot.NotCoveredError{Committed: 0, Need: 1}
+	}
+	o.sealed = true
+	return o.chain.Share(), nil
 }
 
 func (o *Outbox) grown() {

@@ -4,6 +4,8 @@
 package transfer
 
 import (
+	"bytes"
+	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -247,4 +249,61 @@ func TestOutbox_FlappingPeerDoesNotLookAlive(t *testing.T) {
 			t.Errorf("oldest uncommitted boundary is %v old, want 10 s", got)
 		}
 	})
+}
+
+// A sealed outbox takes nothing more and still sends what it has; the chain it gave away is another's.
+func TestOutbox_Seal(t *testing.T) {
+	o, b := testOutbox(t, 0), testSender()
+	b.Attach(o)
+	if _, err := o.Seal(); err == nil {
+		t.Fatal("a base in progress is sealed")
+	}
+	extend(t, o, 3) // not sealed by the refusal
+	c, err := o.Seal()
+	if err != nil || c.Committed() != 3 {
+		t.Fatalf("boundary %d: %v", c.Committed(), err)
+	}
+	if err := o.AppendBoundary(4, 4, snapshot.Sampler{Draws: 4}, make([]byte, testRow)); !errors.Is(err, ErrSealed) {
+		t.Errorf("boundary: %v", err)
+	}
+	if err := o.AppendRows(6, make([]byte, testRow)); !errors.Is(err, ErrSealed) {
+		t.Errorf("rows: %v", err)
+	}
+	if s := o.Status(); s.Captured != 3 || s.Rows != 6 || !s.Attached {
+		t.Errorf("status %+v", s)
+	}
+	o.welcome(b, nil)
+	pieces, size := o.take(b, nil, 1<<20, false)
+	if s := o.Status(); s.Sent != 3 || size == 0 {
+		t.Fatalf("sent %d boundaries in %d bytes", s.Sent, size)
+	}
+	before := bytes.Join(pieces, nil)
+	// The new owner's chain grows into the block that the pieces are views of.
+	next, err := c.Rebase(snapshot.BaseID{Session: c.Head().Session, Epoch: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := next.AppendRows(6, bytes.Repeat([]byte{7}, testRow)); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(before, bytes.Join(pieces, nil)) {
+		t.Error("what is on its way changed")
+	}
+	if err := o.ack(b, ackOf(o, 6, 3)); err != nil || o.Status().Committed != 3 {
+		t.Errorf("ack: %v, %+v", err, o.Status())
+	}
+}
+
+// Rows above the newest boundary are left by an append that failed: there is no state to give away.
+func TestOutbox_SealNeedsABoundary(t *testing.T) {
+	o := testOutbox(t, 2)
+	if err := o.AppendBoundary(3, 3, snapshot.Sampler{Draws: 99}, make([]byte, testRow)); err == nil {
+		t.Fatal("a boundary with 99 draws is taken")
+	}
+	if s := o.Status(); s.Captured != 2 {
+		t.Fatalf("status %+v", s)
+	}
+	if _, err := o.Seal(); err == nil {
+		t.Error("sealed")
+	}
 }

@@ -93,7 +93,8 @@ primary fails, lets the standby continue with exactly the next token.`,
 	root.AddCommand(
 		newAgentCommand(), newRouterCommand(), newEngineCommand(),
 		newDemoCommand(), newBenchCommand(),
-		newSessionCommand(), newConfigCommand(), newVersionCommand(),
+		newSessionCommand(), newRequestCommand(), newDrainCommand(), newConfigCommand(),
+		newCertCommand(), newKeyCommand(), newVersionCommand(),
 	)
 	for _, c := range root.Commands() {
 		wrapArgs(c)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"text/tabwriter"
 	"time"
 
@@ -51,7 +52,16 @@ func newSessionCommand() *cobra.Command {
 			return err
 		},
 	}
-	c.AddCommand(list, get)
+	migrate := &cobra.Command{
+		Use: "migrate ID", Short: "Move a live session to its holder, without a pause for the prompt", Args: cobra.ExactArgs(1),
+		Long: `Move a live session to the node that holds its state. The stream goes on there with the next token; if that node
+can't, the session goes on where it was. Exit code 5: it was not moved, and the answer says why.`,
+		Example: "  segue session migrate 0123456789abcdef0123456789abcdef",
+		RunE: func(c *cobra.Command, args []string) error {
+			return order(c, http.MethodPost, "http://"+admin+"/v1/sessions/"+url.PathEscape(args[0])+"/migrate")
+		},
+	}
+	c.AddCommand(list, get, migrate)
 	return c
 }
 

@@ -70,14 +70,14 @@ func Repository() Rules {
 	return Rules{
 		Layers: []Layer{
 			{0, []string{"api/..."}, "messages and services; everything may speak them"},
-			{0, []string{"internal/buildinfo", "internal/invariant", "internal/faultnet", "internal/netns"}, "leaves without knowledge of the domain"},
+			{0, []string{"internal/buildinfo", "internal/invariant", "internal/faultnet", "internal/netns", "internal/certs/..."}, "leaves without knowledge of the domain"},
 			{1, []string{"fence", "compat"}, "pure: epochs and gate, fingerprints and reasons"},
 			{2, []string{"snapshot"}, "pure: state, format, digests"},
 			{2, []string{"fence/clock"}, "the machine's clocks, behind fence's seam"},
 			{3, []string{"engines", "engines/sampling", "engines/text", "engines/decode", "engines/enginetest"}, "the engine interface and what engines share"},
-			{4, []string{"transfer/...", "engines/sim/...", "engines/llamacpp/...", "engines/link/..."}, "replication; one package per engine or transport, named after it"},
+			{4, []string{"transfer/...", "engines/sim/...", "engines/llamacpp/...", "engines/link/...", "engines/openai"}, "replication; one package per engine or transport, named after it"},
 			{5, []string{"router/...", "agent/...", "bench/..."}, "the parts a process is made of"},
-			{6, []string{"cmd/segue/...", "cmd/segue-llamacpp/...", "internal/lint", "internal/sim", "tools/..."}, "programs and checks: nothing imports them"},
+			{6, []string{"cmd/segue/...", "cmd/segue-llamacpp/...", "internal/lint", "internal/sim", "tools/...", "conformance/...", "examples/..."}, "programs and checks: nothing imports them"},
 		},
 		Peers: []Peer{
 			{"engines", "engines/sampling", "a request carries sampling parameters"},
@@ -111,6 +111,7 @@ func Repository() Rules {
 			{"fence", "who may publish is decided by values alone"},
 			{"compat", "whether a state fits is decided by values alone"},
 			{"snapshot", "a format is a function of bytes"},
+			{"router/policy", "what follows a failure is decided by values alone"},
 			{"engines/sampling", "a draw is a function of parameters, ids and logits, the same on every node"},
 			{"engines/text", "text is a function of the ids, the same on every node"},
 		},

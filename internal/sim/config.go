@@ -57,6 +57,7 @@ func (w *World) agentConfig(n *Node) agent.Config {
 
 func (w *World) routerConfig() router.Config {
 	c := router.DefaultConfig()
+	c.InsecurePlaintext = true // the addresses are of a network of its own
 	c.Listen = RouterAddr
 	for _, n := range w.Nodes {
 		c.Agents = append(c.Agents, fleet.Member{ID: n.ID, Addr: n.Addr})

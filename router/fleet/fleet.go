@@ -6,22 +6,30 @@ package fleet
 import (
 	"context"
 	"log/slog"
+	"math"
 	"net"
 	"slices"
 	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
 )
 
-// Config is what a fleet needs.
+// Config is what a fleet needs. Ids are unique over members and servers.
 type Config struct {
 	Members []Member
+	Servers []Server
 	// QueueDepth is the largest number of sessions that wait for a context.
 	QueueDepth int
-	// Dial opens a connection to an agent.
+	// Dial opens a connection to an agent. Not used without members.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	Log  *slog.Logger
-	// Leases are what runs get.
+	// Credentials are for agents; nil is plaintext.
+	Credentials credentials.TransportCredentials
+	Log         *slog.Logger
+	// Leases are what runs on agents get. Not used without members.
 	Leases Leases
 }
 
@@ -29,6 +37,7 @@ type Config struct {
 type Fleet struct {
 	depth int
 	dial  func(context.Context, string) (net.Conn, error)
+	creds credentials.TransportCredentials
 	log   *slog.Logger
 	nodes []*Node // never changes; the states inside are guarded
 	// leases never change.
@@ -40,24 +49,51 @@ type Fleet struct {
 	turn  uint64
 	// readied is closed, and replaced, when a node becomes ready.
 	readied chan struct{}
+	// expire, of capacity 1, says that an exclusion has begun.
+	expire chan struct{}
 }
 
 // New starts nothing.
 func New(c Config) *Fleet {
-	f := &Fleet{depth: c.QueueDepth, dial: c.Dial, log: c.Log, leases: c.Leases, readied: make(chan struct{})}
+	if c.Credentials == nil {
+		c.Credentials = insecure.NewCredentials()
+	}
+	f := &Fleet{depth: c.QueueDepth, dial: c.Dial, creds: c.Credentials, log: c.Log, leases: c.Leases, readied: make(chan struct{}), expire: make(chan struct{}, 1)}
 	for _, m := range c.Members {
-		f.nodes = append(f.nodes, &Node{member: m, fleet: f, kick: make(chan struct{}, 1), ask: make(chan struct{}, 1), state: nodeState{reason: "not described yet", leases: map[run]*Lease{}}})
+		n := f.add(KindAgent, m.ID, m.Addr, m.Weight, "not described yet")
+		n.ask = make(chan struct{}, 1)
+	}
+	for _, s := range c.Servers {
+		n := f.add(KindServer, s.ID, s.Addr, s.Weight, "not probed yet")
+		n.server = s
+		n.state.models = slices.Clone(s.Models)
 	}
 	return f
 }
 
-// Run connects to every node, probes it and renews its leases until ctx ends; then it closes the connections.
+func (f *Fleet) add(kind Kind, id, addr string, weight float64, reason string) *Node {
+	if !(weight > 0) || math.IsInf(weight, 1) {
+		weight = 1
+	}
+	n := &Node{id: id, addr: addr, kind: kind, weight: weight, fleet: f, kick: make(chan struct{}, 1)}
+	n.state.reason = reason
+	n.state.leases = map[run]*Lease{}
+	f.nodes = append(f.nodes, n)
+	return n
+}
+
+// Run connects to every agent, probes every node and renews leases until ctx ends; then it closes the connections.
 func (f *Fleet) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	wg.Go(func() { f.expiries(ctx) })
 	for _, n := range f.nodes {
+		if n.kind == KindServer {
+			wg.Go(func() { n.probe(ctx, n.list) })
+			continue
+		}
 		conn, err := n.connect(f.dial)
 		if err != nil {
 			cancel()
@@ -72,7 +108,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 			var others sync.WaitGroup
 			others.Go(func() { n.watch(ctx, conn) })
 			others.Go(func() { n.renewals(ctx, client) })
-			n.probe(ctx, client)
+			n.probe(ctx, func(ctx context.Context) time.Duration { return n.describe(ctx, client) })
 			others.Wait()
 		})
 	}
@@ -83,36 +119,21 @@ func (f *Fleet) Run(ctx context.Context) error {
 // Node finds a node by id; nil for an unknown one.
 func (f *Fleet) Node(id string) *Node {
 	for _, n := range f.nodes {
-		if n.member.ID == id {
+		if n.id == id {
 			return n
 		}
 	}
 	return nil
 }
 
-// Len is the number of nodes, ready or not.
-func (f *Fleet) Len() int { return len(f.nodes) }
-
-// Claim counts one running session on its node.
-type Claim struct {
-	Node *Node
-	once sync.Once
-}
-
-// Release gives the context back. Later calls do nothing.
-func (c *Claim) Release() {
-	c.once.Do(func() {
-		f := c.Node.fleet
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		c.Node.state.ours--
-		f.dispatchLocked()
-	})
-}
-
 // Want says where a session may go.
 type Want struct {
+	// Kind is that of an agent by default.
+	Kind  Kind
 	Model string
+	// Tokens estimates the session's outstanding tokens: those of the prompt and of the output to come. Less than 1
+	// counts as 1.
+	Tokens int
 	// Avoid lists node ids that are out of the question.
 	Avoid []string
 	// Urgent goes before others: the session has waited before.
@@ -127,12 +148,13 @@ type Ticket struct {
 	fleet *Fleet
 }
 
-// Enqueue asks for a context. The claim may be there already. Close the ticket when done with it.
+// Enqueue asks for a context. The claim may be there already. Close the ticket when done with it. Sessions that no
+// common node could take don't wait for one another; all share the queue's depth.
 func (f *Fleet) Enqueue(w Want) (*Ticket, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t := &Ticket{C: make(chan *Claim, 1), want: w, fleet: f}
-	if f.placeLocked(t) {
+	if now := time.Now(); f.placeLocked(t, f.viewsLocked(now), now) {
 		return t, nil
 	}
 	if len(f.queue) >= f.depth {
@@ -159,75 +181,6 @@ func (t *Ticket) Close() {
 	}
 }
 
-// Occupy counts a session on n without asking for room: a takeover uses reserved contexts, and the
-// node itself decides.
-func (f *Fleet) Occupy(n *Node) *Claim {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.occupyLocked(n)
-}
-
-func (f *Fleet) occupyLocked(n *Node) *Claim {
-	f.turn++
-	n.state.ours++
-	n.state.lastUsed = f.turn
-	return &Claim{Node: n}
-}
-
-func (f *Fleet) placeLocked(t *Ticket) bool {
-	i := Primary(f.viewsLocked(), t.want.Model, t.want.Avoid)
-	if i < 0 {
-		return false
-	}
-	t.C <- f.occupyLocked(f.nodes[i])
-	return true
-}
-
-// dispatchLocked serves the queue in order. A ticket that can't be served doesn't hold up the next: it
-// may avoid a node that the next can use.
-func (f *Fleet) dispatchLocked() {
-	f.queue = slices.DeleteFunc(f.queue, f.placeLocked)
-}
-
-func (f *Fleet) viewsLocked() []View {
-	views := make([]View, len(f.nodes))
-	for i, n := range f.nodes {
-		views[i] = n.state.view(n.member.ID)
-	}
-	return views
-}
-
-// Hold counts one session that its node holds for another.
-type Hold struct {
-	Node *Node
-	once sync.Once
-}
-
-// Drop ends the count. Later calls do nothing.
-func (h *Hold) Drop() {
-	h.once.Do(func() {
-		f := h.Node.fleet
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		h.Node.state.held--
-	})
-}
-
-// PickHolder chooses a holder for a session whose primary is given; nil when there is none.
-func (f *Fleet) PickHolder(primary *Node, avoid []string) *Hold {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	i := Holder(f.viewsLocked(), primary.member.ID, avoid)
-	if i < 0 {
-		return nil
-	}
-	n := f.nodes[i]
-	f.turn++
-	n.state.held++
-	n.state.lastHeld = f.turn
-	return &Hold{Node: n}
-}
-
 // Readied is closed when a node next becomes ready. Take it before looking at the nodes.
 func (f *Fleet) Readied() <-chan struct{} {
 	f.mu.Lock()
@@ -235,48 +188,9 @@ func (f *Fleet) Readied() <-chan struct{} {
 	return f.readied
 }
 
-// Ready is the number of ready nodes.
-func (f *Fleet) Ready() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	ready := 0
-	for _, n := range f.nodes {
-		if n.state.ready {
-			ready++
-		}
-	}
-	return ready
-}
-
 // Queued is the number of sessions that wait.
 func (f *Fleet) Queued() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.queue)
-}
-
-// Models lists what the nodes serve, sorted, including nodes that aren't ready at the moment.
-func (f *Fleet) Models() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var names []string
-	for _, n := range f.nodes {
-		if m := n.state.described.GetModel(); m != "" {
-			names = append(names, m)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-// Status lists the nodes in the order of the configuration.
-func (f *Fleet) Status() []Status {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	list := make([]Status, len(f.nodes))
-	for i, n := range f.nodes {
-		list[i] = n.state.status(n.member)
-		list[i].Leases = n.leaseStatusLocked()
-	}
-	return list
 }

@@ -3,19 +3,34 @@
 
 package fleet
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // View is one node as placement sees it.
 type View struct {
 	ID    string
+	Kind  Kind
 	Ready bool
+	// Draining keeps new sessions and holds away.
+	Draining bool
 	// Full means that the node refused a session since it was last described.
-	Full  bool
-	Model string
+	Full bool
+	// Models are the names it serves; those of an agent are one.
+	Models []string
+	// Weight is its share of the work among others; positive.
+	Weight float64
+	// Outstanding estimates how many tokens this router's sessions there still have to come.
+	Outstanding int64
+	// Excluded is how long failures keep it from being chosen; 0 when they don't.
+	Excluded time.Duration
+	// Tried means that failures kept it from being chosen, and one session is finding out whether they still should.
+	Tried bool
 	// Fingerprint is the canonical encoding; equal strings mean equal fingerprints.
 	Fingerprint string
-	// Used counts contexts in use: this router's sessions and what the node reported beyond them.
-	Contexts, Reserved, Used int
+	// Used counts contexts in use: this router's sessions and Foreign, what the node reported beyond them.
+	Contexts, Reserved, Used, Foreign int
 	// Held counts sessions held there by this router's choice.
 	Held int
 	// SnapshotFree is in bytes.
@@ -26,36 +41,63 @@ type View struct {
 
 // free is how many new sessions the node takes.
 func (v View) free() int {
-	if !v.Ready || v.Full {
+	if !v.Ready || v.Draining || v.Full || v.Tried {
 		return 0
 	}
 	return max(v.Contexts-v.Reserved-v.Used, 0)
 }
 
-// Primary picks the node for a new session: the least loaded one that serves the model and has a free
-// unreserved context, among equals the one that was chosen longest ago. avoid lists ids that are out of
-// the question. It returns the index in views, or -1.
-func Primary(views []View, model string, avoid []string) int {
-	best := -1
+// suits reports whether the session may run there at all, now or later.
+func (v View) suits(w Want) bool {
+	return v.Kind == w.Kind && slices.Contains(v.Models, w.Model) && !slices.Contains(w.Avoid, v.ID)
+}
+
+// load is what the node would have to do with one more session of so many tokens, by its weight. A session of
+// another router's counts as much as the new one: nothing is known about its size.
+func (v View) load(tokens int64) float64 {
+	return (float64(v.Outstanding) + float64(v.Foreign+1)*float64(tokens)) / v.Weight
+}
+
+// Primary picks the node for a new session: the one with the least load among those of the wanted kind that serve the
+// model, have a free unreserved context and aren't excluded; among equals the one with the fewest sessions, then the
+// one that was chosen longest ago. If failures exclude all that are ready, it is the one with a free context whose
+// exclusion ends first. It returns the index in views, or -1.
+func Primary(views []View, w Want) int {
+	tokens := countTokens(w.Tokens)
+	best, soonest, trusted := -1, -1, false
 	for i, v := range views {
-		if v.free() == 0 || v.Model != model || slices.Contains(avoid, v.ID) {
+		if !v.Ready || v.Draining || !v.suits(w) {
 			continue
 		}
-		if best < 0 || before(v, views[best]) {
+		excluded := v.Excluded > 0
+		trusted = trusted || !excluded && !v.Tried
+		switch {
+		case v.free() == 0:
+		case excluded:
+			if soonest < 0 || v.Excluded < views[soonest].Excluded {
+				soonest = i
+			}
+		case best < 0 || before(v, views[best], tokens):
 			best = i
 		}
+	}
+	if best < 0 && !trusted {
+		return soonest
 	}
 	return best
 }
 
-func before(a, b View) bool {
+func before(a, b View, tokens int64) bool {
+	if al, bl := a.load(tokens), b.load(tokens); al != bl {
+		return al < bl
+	}
 	if a.Used != b.Used {
 		return a.Used < b.Used
 	}
 	return a.LastUsed < b.LastUsed
 }
 
-// Holder picks the node that holds a session of primary's: a ready one, with the primary's fingerprint if
+// Holder picks the node that holds a session of primary's: a ready agent, with the primary's fingerprint if
 // there is one, with the most free snapshot memory, among equals the one that holds fewest and then the
 // one chosen longest ago. It returns the index in views, or -1.
 func Holder(views []View, primary string, avoid []string) int {
@@ -67,7 +109,7 @@ func Holder(views []View, primary string, avoid []string) int {
 	}
 	best := -1
 	for i, v := range views {
-		if !v.Ready || v.ID == primary || slices.Contains(avoid, v.ID) {
+		if v.Kind != KindAgent || !v.Ready || v.Draining || v.ID == primary || slices.Contains(avoid, v.ID) {
 			continue
 		}
 		if best < 0 || betterHolder(v, views[best], fingerprint) {

@@ -22,6 +22,12 @@ const (
 	CodeUnavailable    = "upstream_unavailable"
 	CodeUnprotected    = "protection_unavailable"
 	CodeClientGone     = "client_closed_request"
+	CodeBadKey         = "invalid_api_key"
+	CodeKeyRunning     = "idempotency_key_running"
+	CodeKeyReused      = "idempotency_key_reused"
+	CodeKeyFinished    = "idempotency_key_finished"
+	CodeArguments      = "action_arguments_differ"
+	CodeNotClaimed     = "action_not_claimed"
 	// CodeInterrupted is the end of a stream that has already carried content.
 	CodeInterrupted = "upstream_decode_interrupted"
 )
@@ -40,6 +46,12 @@ type Error struct {
 	// Delivered counts output tokens whose whole text was handed to the connection.
 	Delivered int
 	Retryable bool
+	// Final errors tell clients' libraries not to repeat the request by themselves, whatever the status.
+	Final bool
+	// Recorded is an error object of an earlier answer, which stands for everything above but Status and Final.
+	Recorded json.RawMessage
+	// Upstream is the message, type, code and param of a server's own error object.
+	Upstream *UpstreamError
 	// Cause is why the upstream attempt ended, from the router's enumeration.
 	Cause string
 	// Detail says more about Cause, e.g. why a takeover was refused.
@@ -62,6 +74,8 @@ func Unsupported(param, message string) *Error {
 
 func (e *Error) kind() string {
 	switch {
+	case e.Status == http.StatusUnauthorized:
+		return "authentication_error"
 	case e.Status == http.StatusTooManyRequests:
 		return "rate_limit_error"
 	case e.Status >= 400 && e.Status < 500:
@@ -72,6 +86,11 @@ func (e *Error) kind() string {
 
 // Body is the JSON object {"error": {…}}.
 func (e *Error) Body() []byte {
+	if e.Recorded != nil {
+		return encode(struct {
+			Error json.RawMessage `json:"error"`
+		}{e.Recorded})
+	}
 	var o struct {
 		Error errorObject `json:"error"`
 	}
@@ -80,6 +99,7 @@ func (e *Error) Body() []byte {
 		PartialOutput: e.PartialOutput, Delivered: e.Delivered, Retryable: e.Retryable,
 		Cause: e.Cause, Detail: e.Detail,
 	}
+	e.Upstream.apply(&o.Error)
 	return encode(o)
 }
 

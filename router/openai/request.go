@@ -25,6 +25,20 @@ type Request struct {
 	Stream         bool
 	IncludeUsage   bool
 	ReturnTokenIDs bool
+	// Body is the request as it came, when it is passed on as it is; then Engine has no prompt and no sampling.
+	Body []byte
+
+	promptBytes int
+}
+
+// PromptEstimate is a rough length of the prompt in tokens: exact for token ids, else a token per four bytes.
+func (r *Request) PromptEstimate() int {
+	p := r.Engine.Prompt
+	n := len(p.Text) + r.promptBytes
+	for _, m := range p.Messages {
+		n += len(m.Content)
+	}
+	return len(p.IDs) + n/4 + 1
 }
 
 // Parse reads the body of a chat or completion request and fills in the API's defaults. The error is

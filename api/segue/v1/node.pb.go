@@ -104,6 +104,8 @@ const (
 	Reason_REASON_UNKNOWN_MODEL   Reason = 18
 	// The run's lease is over: nothing was heard from its grantor in time.
 	Reason_REASON_LEASE_ENDED Reason = 19
+	// The run was parked: it is over, and its state is kept.
+	Reason_REASON_PARKED Reason = 20
 )
 
 // Enum value maps for Reason.
@@ -129,6 +131,7 @@ var (
 		17: "REASON_HOLDER_LOST",
 		18: "REASON_UNKNOWN_MODEL",
 		19: "REASON_LEASE_ENDED",
+		20: "REASON_PARKED",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":          0,
@@ -151,6 +154,7 @@ var (
 		"REASON_HOLDER_LOST":          17,
 		"REASON_UNKNOWN_MODEL":        18,
 		"REASON_LEASE_ENDED":          19,
+		"REASON_PARKED":               20,
 	}
 )
 
@@ -778,6 +782,10 @@ type DescribeResponse struct {
 	Ready              bool   `protobuf:"varint,13,opt,name=ready,proto3" json:"ready,omitempty"`
 	// Why the node is not ready, in words.
 	NotReadyReason string `protobuf:"bytes,14,opt,name=not_ready_reason,json=notReadyReason,proto3" json:"not_ready_reason,omitempty"`
+	// Contexts kept by Prepare; contexts_used counts them too.
+	ContextsPrepared uint32 `protobuf:"varint,15,opt,name=contexts_prepared,json=contextsPrepared,proto3" json:"contexts_prepared,omitempty"`
+	// Sessions whose state is parked here.
+	SessionsParked uint32 `protobuf:"varint,16,opt,name=sessions_parked,json=sessionsParked,proto3" json:"sessions_parked,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -908,6 +916,20 @@ func (x *DescribeResponse) GetNotReadyReason() string {
 		return x.NotReadyReason
 	}
 	return ""
+}
+
+func (x *DescribeResponse) GetContextsPrepared() uint32 {
+	if x != nil {
+		return x.ContextsPrepared
+	}
+	return 0
+}
+
+func (x *DescribeResponse) GetSessionsParked() uint32 {
+	if x != nil {
+		return x.SessionsParked
+	}
+	return 0
 }
 
 type GenerateRequest struct {
@@ -2029,6 +2051,238 @@ func (x *CancelResponse) GetWasRunning() bool {
 	return false
 }
 
+type PrepareRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Session []byte                 `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	// The running attempt's.
+	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// How long the context is kept; 0 = 5000. At most 60000 are granted.
+	HoldMs        uint32 `protobuf:"varint,3,opt,name=hold_ms,json=holdMs,proto3" json:"hold_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrepareRequest) Reset() {
+	*x = PrepareRequest{}
+	mi := &file_segue_v1_node_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrepareRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrepareRequest) ProtoMessage() {}
+
+func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_segue_v1_node_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
+func (*PrepareRequest) Descriptor() ([]byte, []int) {
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *PrepareRequest) GetSession() []byte {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
+func (x *PrepareRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *PrepareRequest) GetHoldMs() uint32 {
+	if x != nil {
+		return x.HoldMs
+	}
+	return 0
+}
+
+type PrepareResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// c so far: the boundary that a Takeover would continue from now.
+	Boundary uint32 `protobuf:"varint,1,opt,name=boundary,proto3" json:"boundary,omitempty"`
+	// Of the attempt whose state that is. Below the request's epoch, the base of the running attempt hasn't come yet, and what
+	// is held will give way to it.
+	StateEpoch   uint64 `protobuf:"varint,2,opt,name=state_epoch,json=stateEpoch,proto3" json:"state_epoch,omitempty"`
+	PromptTokens uint32 `protobuf:"varint,3,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
+	// How long the context is kept from now on.
+	HoldMs        uint32 `protobuf:"varint,4,opt,name=hold_ms,json=holdMs,proto3" json:"hold_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrepareResponse) Reset() {
+	*x = PrepareResponse{}
+	mi := &file_segue_v1_node_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrepareResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrepareResponse) ProtoMessage() {}
+
+func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_segue_v1_node_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
+func (*PrepareResponse) Descriptor() ([]byte, []int) {
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *PrepareResponse) GetBoundary() uint32 {
+	if x != nil {
+		return x.Boundary
+	}
+	return 0
+}
+
+func (x *PrepareResponse) GetStateEpoch() uint64 {
+	if x != nil {
+		return x.StateEpoch
+	}
+	return 0
+}
+
+func (x *PrepareResponse) GetPromptTokens() uint32 {
+	if x != nil {
+		return x.PromptTokens
+	}
+	return 0
+}
+
+func (x *PrepareResponse) GetHoldMs() uint32 {
+	if x != nil {
+		return x.HoldMs
+	}
+	return 0
+}
+
+type ParkRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Session []byte                 `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	// Of the run that is to stop; the caller's gate is above it.
+	Epoch         uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ParkRequest) Reset() {
+	*x = ParkRequest{}
+	mi := &file_segue_v1_node_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ParkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ParkRequest) ProtoMessage() {}
+
+func (x *ParkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_segue_v1_node_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ParkRequest.ProtoReflect.Descriptor instead.
+func (*ParkRequest) Descriptor() ([]byte, []int) {
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ParkRequest) GetSession() []byte {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
+func (x *ParkRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+type ParkResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The boundary of the state that is parked: a Takeover here covers up to that many delivered tokens.
+	Boundary      uint32 `protobuf:"varint,1,opt,name=boundary,proto3" json:"boundary,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ParkResponse) Reset() {
+	*x = ParkResponse{}
+	mi := &file_segue_v1_node_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ParkResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ParkResponse) ProtoMessage() {}
+
+func (x *ParkResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_segue_v1_node_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ParkResponse.ProtoReflect.Descriptor instead.
+func (*ParkResponse) Descriptor() ([]byte, []int) {
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ParkResponse) GetBoundary() uint32 {
+	if x != nil {
+		return x.Boundary
+	}
+	return 0
+}
+
 type RenewRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in the calls that started the runs.
@@ -2038,7 +2292,8 @@ type RenewRequest struct {
 	BootId []byte        `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
 	Number uint64        `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
 	Grants []*LeaseGrant `protobuf:"bytes,4,rep,name=grants,proto3" json:"grants,omitempty"`
-	// Runs that the grantor won't renew, because they are fenced or it doesn't know them: they end at once.
+	// Runs that the grantor won't renew, because they are fenced or it doesn't know them: they end at once. Not those that it
+	// is about to park.
 	Ended         []*Run `protobuf:"bytes,5,rep,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2046,7 +2301,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[24]
+	mi := &file_segue_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2058,7 +2313,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[24]
+	mi := &file_segue_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2071,7 +2326,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RenewRequest) GetGrantor() []byte {
@@ -2122,7 +2377,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_segue_v1_node_proto_msgTypes[25]
+	mi := &file_segue_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2134,7 +2389,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[25]
+	mi := &file_segue_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2147,7 +2402,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *LeaseGrant) GetSession() []byte {
@@ -2189,7 +2444,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_segue_v1_node_proto_msgTypes[26]
+	mi := &file_segue_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2456,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[26]
+	mi := &file_segue_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,7 +2469,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Run) GetSession() []byte {
@@ -2244,7 +2499,7 @@ type RenewResponse struct {
 
 func (x *RenewResponse) Reset() {
 	*x = RenewResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[27]
+	mi := &file_segue_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2511,7 @@ func (x *RenewResponse) String() string {
 func (*RenewResponse) ProtoMessage() {}
 
 func (x *RenewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[27]
+	mi := &file_segue_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2524,7 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
 func (*RenewResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RenewResponse) GetBootId() []byte {
@@ -2309,7 +2564,7 @@ type RunStatus struct {
 
 func (x *RunStatus) Reset() {
 	*x = RunStatus{}
-	mi := &file_segue_v1_node_proto_msgTypes[28]
+	mi := &file_segue_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2321,7 +2576,7 @@ func (x *RunStatus) String() string {
 func (*RunStatus) ProtoMessage() {}
 
 func (x *RunStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[28]
+	mi := &file_segue_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2334,7 +2589,7 @@ func (x *RunStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunStatus.ProtoReflect.Descriptor instead.
 func (*RunStatus) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RunStatus) GetSession() []byte {
@@ -2382,7 +2637,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[29]
+	mi := &file_segue_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2394,7 +2649,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[29]
+	mi := &file_segue_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2407,7 +2662,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ReleaseRequest) GetSession() []byte {
@@ -2433,7 +2688,7 @@ type ReleaseResponse struct {
 
 func (x *ReleaseResponse) Reset() {
 	*x = ReleaseResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[30]
+	mi := &file_segue_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2445,7 +2700,7 @@ func (x *ReleaseResponse) String() string {
 func (*ReleaseResponse) ProtoMessage() {}
 
 func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[30]
+	mi := &file_segue_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2458,7 +2713,7 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ReleaseResponse) GetWasHeld() bool {
@@ -2476,7 +2731,7 @@ type SessionsRequest struct {
 
 func (x *SessionsRequest) Reset() {
 	*x = SessionsRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[31]
+	mi := &file_segue_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2488,7 +2743,7 @@ func (x *SessionsRequest) String() string {
 func (*SessionsRequest) ProtoMessage() {}
 
 func (x *SessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[31]
+	mi := &file_segue_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2501,7 +2756,7 @@ func (x *SessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionsRequest.ProtoReflect.Descriptor instead.
 func (*SessionsRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 type SessionsResponse struct {
@@ -2513,7 +2768,7 @@ type SessionsResponse struct {
 
 func (x *SessionsResponse) Reset() {
 	*x = SessionsResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[32]
+	mi := &file_segue_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2525,7 +2780,7 @@ func (x *SessionsResponse) String() string {
 func (*SessionsResponse) ProtoMessage() {}
 
 func (x *SessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[32]
+	mi := &file_segue_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2538,7 +2793,7 @@ func (x *SessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionsResponse.ProtoReflect.Descriptor instead.
 func (*SessionsResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SessionsResponse) GetSessions() []*SessionInfo {
@@ -2552,7 +2807,7 @@ type SessionInfo struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Session []byte                 `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
 	Epoch   uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// "primary" or "holder".
+	// "primary", "holder", or "parked": the state of a run of this node that was parked.
 	Role         string `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
 	Peer         string `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"`
 	Protected    bool   `protobuf:"varint,5,opt,name=protected,proto3" json:"protected,omitempty"`
@@ -2564,14 +2819,16 @@ type SessionInfo struct {
 	Bytes        uint64 `protobuf:"varint,11,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	State        string `protobuf:"bytes,12,opt,name=state,proto3" json:"state,omitempty"`
 	// What is left of the run's lease, rounded up. 0: it has none, or it is over.
-	LeaseMs       uint32 `protobuf:"varint,13,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
+	LeaseMs uint32 `protobuf:"varint,13,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
+	// What is left of the time for which Prepare keeps a context for the session, rounded up. 0: it keeps none.
+	PreparedMs    uint32 `protobuf:"varint,14,opt,name=prepared_ms,json=preparedMs,proto3" json:"prepared_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SessionInfo) Reset() {
 	*x = SessionInfo{}
-	mi := &file_segue_v1_node_proto_msgTypes[33]
+	mi := &file_segue_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2583,7 +2840,7 @@ func (x *SessionInfo) String() string {
 func (*SessionInfo) ProtoMessage() {}
 
 func (x *SessionInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[33]
+	mi := &file_segue_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2596,7 +2853,7 @@ func (x *SessionInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionInfo.ProtoReflect.Descriptor instead.
 func (*SessionInfo) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SessionInfo) GetSession() []byte {
@@ -2690,6 +2947,13 @@ func (x *SessionInfo) GetLeaseMs() uint32 {
 	return 0
 }
 
+func (x *SessionInfo) GetPreparedMs() uint32 {
+	if x != nil {
+		return x.PreparedMs
+	}
+	return 0
+}
+
 // Refusal says why a call was refused or a run ended early.
 type Refusal struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -2702,7 +2966,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_segue_v1_node_proto_msgTypes[34]
+	mi := &file_segue_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2714,7 +2978,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[34]
+	mi := &file_segue_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2727,7 +2991,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Refusal) GetReason() Reason {
@@ -2760,7 +3024,7 @@ type ReplicateRequest struct {
 
 func (x *ReplicateRequest) Reset() {
 	*x = ReplicateRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[35]
+	mi := &file_segue_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2772,7 +3036,7 @@ func (x *ReplicateRequest) String() string {
 func (*ReplicateRequest) ProtoMessage() {}
 
 func (x *ReplicateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[35]
+	mi := &file_segue_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2785,7 +3049,7 @@ func (x *ReplicateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateRequest.ProtoReflect.Descriptor instead.
 func (*ReplicateRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ReplicateRequest) GetFrame() isReplicateRequest_Frame {
@@ -2840,7 +3104,7 @@ type ReplicateHello struct {
 
 func (x *ReplicateHello) Reset() {
 	*x = ReplicateHello{}
-	mi := &file_segue_v1_node_proto_msgTypes[36]
+	mi := &file_segue_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2852,7 +3116,7 @@ func (x *ReplicateHello) String() string {
 func (*ReplicateHello) ProtoMessage() {}
 
 func (x *ReplicateHello) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[36]
+	mi := &file_segue_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2865,7 +3129,7 @@ func (x *ReplicateHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateHello.ProtoReflect.Descriptor instead.
 func (*ReplicateHello) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ReplicateHello) GetVersion() uint32 {
@@ -2903,7 +3167,7 @@ type ReplicateResponse struct {
 
 func (x *ReplicateResponse) Reset() {
 	*x = ReplicateResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[37]
+	mi := &file_segue_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2915,7 +3179,7 @@ func (x *ReplicateResponse) String() string {
 func (*ReplicateResponse) ProtoMessage() {}
 
 func (x *ReplicateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[37]
+	mi := &file_segue_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2928,7 +3192,7 @@ func (x *ReplicateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateResponse.ProtoReflect.Descriptor instead.
 func (*ReplicateResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ReplicateResponse) GetFrame() isReplicateResponse_Frame {
@@ -3000,7 +3264,7 @@ type ReplicateWelcome struct {
 
 func (x *ReplicateWelcome) Reset() {
 	*x = ReplicateWelcome{}
-	mi := &file_segue_v1_node_proto_msgTypes[38]
+	mi := &file_segue_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3012,7 +3276,7 @@ func (x *ReplicateWelcome) String() string {
 func (*ReplicateWelcome) ProtoMessage() {}
 
 func (x *ReplicateWelcome) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[38]
+	mi := &file_segue_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3025,7 +3289,7 @@ func (x *ReplicateWelcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateWelcome.ProtoReflect.Descriptor instead.
 func (*ReplicateWelcome) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ReplicateWelcome) GetVersion() uint32 {
@@ -3074,7 +3338,7 @@ type ResumeOffer struct {
 
 func (x *ResumeOffer) Reset() {
 	*x = ResumeOffer{}
-	mi := &file_segue_v1_node_proto_msgTypes[39]
+	mi := &file_segue_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3086,7 +3350,7 @@ func (x *ResumeOffer) String() string {
 func (*ResumeOffer) ProtoMessage() {}
 
 func (x *ResumeOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[39]
+	mi := &file_segue_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3099,7 +3363,7 @@ func (x *ResumeOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeOffer.ProtoReflect.Descriptor instead.
 func (*ResumeOffer) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ResumeOffer) GetSession() []byte {
@@ -3165,7 +3429,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_segue_v1_node_proto_msgTypes[40]
+	mi := &file_segue_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3177,7 +3441,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[40]
+	mi := &file_segue_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3190,7 +3454,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Ack) GetSession() []byte {
@@ -3242,7 +3506,7 @@ type Reject struct {
 
 func (x *Reject) Reset() {
 	*x = Reject{}
-	mi := &file_segue_v1_node_proto_msgTypes[41]
+	mi := &file_segue_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3254,7 +3518,7 @@ func (x *Reject) String() string {
 func (*Reject) ProtoMessage() {}
 
 func (x *Reject) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[41]
+	mi := &file_segue_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3267,7 +3531,7 @@ func (x *Reject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reject.ProtoReflect.Descriptor instead.
 func (*Reject) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Reject) GetSession() []byte {
@@ -3354,7 +3618,7 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\tmargin_ms\x18\x03 \x01(\rR\bmarginMs\x12\x17\n" +
 	"\aboot_id\x18\x04 \x01(\fR\x06bootId\x12\x16\n" +
 	"\x06number\x18\x05 \x01(\x04R\x06number\"\x11\n" +
-	"\x0fDescribeRequest\"\xf6\x03\n" +
+	"\x0fDescribeRequest\"\xcc\x04\n" +
 	"\x10DescribeResponse\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\fR\x06bootId\x12$\n" +
@@ -3370,7 +3634,9 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x14snapshot_bytes_limit\x18\v \x01(\x04R\x12snapshotBytesLimit\x12.\n" +
 	"\x13snapshot_bytes_used\x18\f \x01(\x04R\x11snapshotBytesUsed\x12\x14\n" +
 	"\x05ready\x18\r \x01(\bR\x05ready\x12(\n" +
-	"\x10not_ready_reason\x18\x0e \x01(\tR\x0enotReadyReason\"\x89\x03\n" +
+	"\x10not_ready_reason\x18\x0e \x01(\tR\x0enotReadyReason\x12+\n" +
+	"\x11contexts_prepared\x18\x0f \x01(\rR\x10contextsPrepared\x12'\n" +
+	"\x0fsessions_parked\x18\x10 \x01(\rR\x0esessionsParked\"\x89\x03\n" +
 	"\x0fGenerateRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\fR\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12+\n" +
@@ -3459,7 +3725,22 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"1\n" +
 	"\x0eCancelResponse\x12\x1f\n" +
 	"\vwas_running\x18\x01 \x01(\bR\n" +
-	"wasRunning\"\xac\x01\n" +
+	"wasRunning\"Y\n" +
+	"\x0ePrepareRequest\x12\x18\n" +
+	"\asession\x18\x01 \x01(\fR\asession\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x17\n" +
+	"\ahold_ms\x18\x03 \x01(\rR\x06holdMs\"\x8c\x01\n" +
+	"\x0fPrepareResponse\x12\x1a\n" +
+	"\bboundary\x18\x01 \x01(\rR\bboundary\x12\x1f\n" +
+	"\vstate_epoch\x18\x02 \x01(\x04R\n" +
+	"stateEpoch\x12#\n" +
+	"\rprompt_tokens\x18\x03 \x01(\rR\fpromptTokens\x12\x17\n" +
+	"\ahold_ms\x18\x04 \x01(\rR\x06holdMs\"=\n" +
+	"\vParkRequest\x12\x18\n" +
+	"\asession\x18\x01 \x01(\fR\asession\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\"*\n" +
+	"\fParkResponse\x12\x1a\n" +
+	"\bboundary\x18\x01 \x01(\rR\bboundary\"\xac\x01\n" +
 	"\fRenewRequest\x12\x18\n" +
 	"\agrantor\x18\x01 \x01(\fR\agrantor\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\fR\x06bootId\x12\x16\n" +
@@ -3492,7 +3773,7 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\bwas_held\x18\x01 \x01(\bR\awasHeld\"\x11\n" +
 	"\x0fSessionsRequest\"E\n" +
 	"\x10SessionsResponse\x121\n" +
-	"\bsessions\x18\x01 \x03(\v2\x15.segue.v1.SessionInfoR\bsessions\"\xd1\x02\n" +
+	"\bsessions\x18\x01 \x03(\v2\x15.segue.v1.SessionInfoR\bsessions\"\xf2\x02\n" +
 	"\vSessionInfo\x12\x18\n" +
 	"\asession\x18\x01 \x01(\fR\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
@@ -3507,7 +3788,9 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	" \x01(\rR\x04base\x12\x14\n" +
 	"\x05bytes\x18\v \x01(\x04R\x05bytes\x12\x14\n" +
 	"\x05state\x18\f \x01(\tR\x05state\x12\x19\n" +
-	"\blease_ms\x18\r \x01(\rR\aleaseMs\"K\n" +
+	"\blease_ms\x18\r \x01(\rR\aleaseMs\x12\x1f\n" +
+	"\vprepared_ms\x18\x0e \x01(\rR\n" +
+	"preparedMs\"K\n" +
 	"\aRefusal\x12(\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x10.segue.v1.ReasonR\x06reason\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\"i\n" +
@@ -3553,7 +3836,7 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x1bPROTECTION_MODE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13PROTECTION_MODE_OFF\x10\x01\x12\x19\n" +
 	"\x15PROTECTION_MODE_ASYNC\x10\x02\x12\x18\n" +
-	"\x14PROTECTION_MODE_SYNC\x10\x03*\x84\x04\n" +
+	"\x14PROTECTION_MODE_SYNC\x10\x03*\x97\x04\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12REASON_NOT_COVERED\x10\x01\x12\x1f\n" +
@@ -3575,7 +3858,8 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x10REASON_CANCELLED\x10\x10\x12\x16\n" +
 	"\x12REASON_HOLDER_LOST\x10\x11\x12\x18\n" +
 	"\x14REASON_UNKNOWN_MODEL\x10\x12\x12\x16\n" +
-	"\x12REASON_LEASE_ENDED\x10\x132\x8b\x04\n" +
+	"\x12REASON_LEASE_ENDED\x10\x13\x12\x11\n" +
+	"\rREASON_PARKED\x10\x142\x82\x05\n" +
 	"\vNodeService\x12A\n" +
 	"\bDescribe\x12\x19.segue.v1.DescribeRequest\x1a\x1a.segue.v1.DescribeResponse\x12C\n" +
 	"\bGenerate\x12\x19.segue.v1.GenerateRequest\x1a\x1a.segue.v1.GenerateResponse0\x01\x12C\n" +
@@ -3583,6 +3867,8 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x04Pair\x12\x15.segue.v1.PairRequest\x1a\x16.segue.v1.PairResponse\x12;\n" +
 	"\x06Cancel\x12\x17.segue.v1.CancelRequest\x1a\x18.segue.v1.CancelResponse\x128\n" +
 	"\x05Renew\x12\x16.segue.v1.RenewRequest\x1a\x17.segue.v1.RenewResponse\x12>\n" +
+	"\aPrepare\x12\x18.segue.v1.PrepareRequest\x1a\x19.segue.v1.PrepareResponse\x125\n" +
+	"\x04Park\x12\x15.segue.v1.ParkRequest\x1a\x16.segue.v1.ParkResponse\x12>\n" +
 	"\aRelease\x12\x18.segue.v1.ReleaseRequest\x1a\x19.segue.v1.ReleaseResponse\x12A\n" +
 	"\bSessions\x12\x19.segue.v1.SessionsRequest\x1a\x1a.segue.v1.SessionsResponse2^\n" +
 	"\x12ReplicationService\x12H\n" +
@@ -3601,7 +3887,7 @@ func file_segue_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_segue_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_segue_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_segue_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_segue_v1_node_proto_goTypes = []any{
 	(ProtectionMode)(0),       // 0: segue.v1.ProtectionMode
 	(Reason)(0),               // 1: segue.v1.Reason
@@ -3629,32 +3915,36 @@ var file_segue_v1_node_proto_goTypes = []any{
 	(*PairResponse)(nil),      // 23: segue.v1.PairResponse
 	(*CancelRequest)(nil),     // 24: segue.v1.CancelRequest
 	(*CancelResponse)(nil),    // 25: segue.v1.CancelResponse
-	(*RenewRequest)(nil),      // 26: segue.v1.RenewRequest
-	(*LeaseGrant)(nil),        // 27: segue.v1.LeaseGrant
-	(*Run)(nil),               // 28: segue.v1.Run
-	(*RenewResponse)(nil),     // 29: segue.v1.RenewResponse
-	(*RunStatus)(nil),         // 30: segue.v1.RunStatus
-	(*ReleaseRequest)(nil),    // 31: segue.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),   // 32: segue.v1.ReleaseResponse
-	(*SessionsRequest)(nil),   // 33: segue.v1.SessionsRequest
-	(*SessionsResponse)(nil),  // 34: segue.v1.SessionsResponse
-	(*SessionInfo)(nil),       // 35: segue.v1.SessionInfo
-	(*Refusal)(nil),           // 36: segue.v1.Refusal
-	(*ReplicateRequest)(nil),  // 37: segue.v1.ReplicateRequest
-	(*ReplicateHello)(nil),    // 38: segue.v1.ReplicateHello
-	(*ReplicateResponse)(nil), // 39: segue.v1.ReplicateResponse
-	(*ReplicateWelcome)(nil),  // 40: segue.v1.ReplicateWelcome
-	(*ResumeOffer)(nil),       // 41: segue.v1.ResumeOffer
-	(*Ack)(nil),               // 42: segue.v1.Ack
-	(*Reject)(nil),            // 43: segue.v1.Reject
-	nil,                       // 44: segue.v1.Sampling.LogitBiasEntry
+	(*PrepareRequest)(nil),    // 26: segue.v1.PrepareRequest
+	(*PrepareResponse)(nil),   // 27: segue.v1.PrepareResponse
+	(*ParkRequest)(nil),       // 28: segue.v1.ParkRequest
+	(*ParkResponse)(nil),      // 29: segue.v1.ParkResponse
+	(*RenewRequest)(nil),      // 30: segue.v1.RenewRequest
+	(*LeaseGrant)(nil),        // 31: segue.v1.LeaseGrant
+	(*Run)(nil),               // 32: segue.v1.Run
+	(*RenewResponse)(nil),     // 33: segue.v1.RenewResponse
+	(*RunStatus)(nil),         // 34: segue.v1.RunStatus
+	(*ReleaseRequest)(nil),    // 35: segue.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),   // 36: segue.v1.ReleaseResponse
+	(*SessionsRequest)(nil),   // 37: segue.v1.SessionsRequest
+	(*SessionsResponse)(nil),  // 38: segue.v1.SessionsResponse
+	(*SessionInfo)(nil),       // 39: segue.v1.SessionInfo
+	(*Refusal)(nil),           // 40: segue.v1.Refusal
+	(*ReplicateRequest)(nil),  // 41: segue.v1.ReplicateRequest
+	(*ReplicateHello)(nil),    // 42: segue.v1.ReplicateHello
+	(*ReplicateResponse)(nil), // 43: segue.v1.ReplicateResponse
+	(*ReplicateWelcome)(nil),  // 44: segue.v1.ReplicateWelcome
+	(*ResumeOffer)(nil),       // 45: segue.v1.ResumeOffer
+	(*Ack)(nil),               // 46: segue.v1.Ack
+	(*Reject)(nil),            // 47: segue.v1.Reject
+	nil,                       // 48: segue.v1.Sampling.LogitBiasEntry
 }
 var file_segue_v1_node_proto_depIdxs = []int32{
 	3,  // 0: segue.v1.Request.chat:type_name -> segue.v1.Chat
 	5,  // 1: segue.v1.Request.ids:type_name -> segue.v1.TokenIds
 	6,  // 2: segue.v1.Request.sampling:type_name -> segue.v1.Sampling
 	4,  // 3: segue.v1.Chat.messages:type_name -> segue.v1.ChatMessage
-	44, // 4: segue.v1.Sampling.logit_bias:type_name -> segue.v1.Sampling.LogitBiasEntry
+	48, // 4: segue.v1.Sampling.logit_bias:type_name -> segue.v1.Sampling.LogitBiasEntry
 	2,  // 5: segue.v1.GenerateRequest.request:type_name -> segue.v1.Request
 	0,  // 6: segue.v1.GenerateRequest.protection:type_name -> segue.v1.ProtectionMode
 	7,  // 7: segue.v1.GenerateRequest.holder:type_name -> segue.v1.Peer
@@ -3672,37 +3962,41 @@ var file_segue_v1_node_proto_depIdxs = []int32{
 	20, // 19: segue.v1.Event.finish:type_name -> segue.v1.Finish
 	21, // 20: segue.v1.Event.progress:type_name -> segue.v1.Progress
 	7,  // 21: segue.v1.PairRequest.holder:type_name -> segue.v1.Peer
-	27, // 22: segue.v1.RenewRequest.grants:type_name -> segue.v1.LeaseGrant
-	28, // 23: segue.v1.RenewRequest.ended:type_name -> segue.v1.Run
-	30, // 24: segue.v1.RenewResponse.runs:type_name -> segue.v1.RunStatus
-	35, // 25: segue.v1.SessionsResponse.sessions:type_name -> segue.v1.SessionInfo
+	31, // 22: segue.v1.RenewRequest.grants:type_name -> segue.v1.LeaseGrant
+	32, // 23: segue.v1.RenewRequest.ended:type_name -> segue.v1.Run
+	34, // 24: segue.v1.RenewResponse.runs:type_name -> segue.v1.RunStatus
+	39, // 25: segue.v1.SessionsResponse.sessions:type_name -> segue.v1.SessionInfo
 	1,  // 26: segue.v1.Refusal.reason:type_name -> segue.v1.Reason
-	38, // 27: segue.v1.ReplicateRequest.hello:type_name -> segue.v1.ReplicateHello
-	40, // 28: segue.v1.ReplicateResponse.welcome:type_name -> segue.v1.ReplicateWelcome
-	42, // 29: segue.v1.ReplicateResponse.ack:type_name -> segue.v1.Ack
-	43, // 30: segue.v1.ReplicateResponse.reject:type_name -> segue.v1.Reject
-	41, // 31: segue.v1.ReplicateWelcome.offers:type_name -> segue.v1.ResumeOffer
+	42, // 27: segue.v1.ReplicateRequest.hello:type_name -> segue.v1.ReplicateHello
+	44, // 28: segue.v1.ReplicateResponse.welcome:type_name -> segue.v1.ReplicateWelcome
+	46, // 29: segue.v1.ReplicateResponse.ack:type_name -> segue.v1.Ack
+	47, // 30: segue.v1.ReplicateResponse.reject:type_name -> segue.v1.Reject
+	45, // 31: segue.v1.ReplicateWelcome.offers:type_name -> segue.v1.ResumeOffer
 	1,  // 32: segue.v1.Reject.reason:type_name -> segue.v1.Reason
 	9,  // 33: segue.v1.NodeService.Describe:input_type -> segue.v1.DescribeRequest
 	11, // 34: segue.v1.NodeService.Generate:input_type -> segue.v1.GenerateRequest
 	13, // 35: segue.v1.NodeService.Takeover:input_type -> segue.v1.TakeoverRequest
 	22, // 36: segue.v1.NodeService.Pair:input_type -> segue.v1.PairRequest
 	24, // 37: segue.v1.NodeService.Cancel:input_type -> segue.v1.CancelRequest
-	26, // 38: segue.v1.NodeService.Renew:input_type -> segue.v1.RenewRequest
-	31, // 39: segue.v1.NodeService.Release:input_type -> segue.v1.ReleaseRequest
-	33, // 40: segue.v1.NodeService.Sessions:input_type -> segue.v1.SessionsRequest
-	37, // 41: segue.v1.ReplicationService.Replicate:input_type -> segue.v1.ReplicateRequest
-	10, // 42: segue.v1.NodeService.Describe:output_type -> segue.v1.DescribeResponse
-	12, // 43: segue.v1.NodeService.Generate:output_type -> segue.v1.GenerateResponse
-	14, // 44: segue.v1.NodeService.Takeover:output_type -> segue.v1.TakeoverResponse
-	23, // 45: segue.v1.NodeService.Pair:output_type -> segue.v1.PairResponse
-	25, // 46: segue.v1.NodeService.Cancel:output_type -> segue.v1.CancelResponse
-	29, // 47: segue.v1.NodeService.Renew:output_type -> segue.v1.RenewResponse
-	32, // 48: segue.v1.NodeService.Release:output_type -> segue.v1.ReleaseResponse
-	34, // 49: segue.v1.NodeService.Sessions:output_type -> segue.v1.SessionsResponse
-	39, // 50: segue.v1.ReplicationService.Replicate:output_type -> segue.v1.ReplicateResponse
-	42, // [42:51] is the sub-list for method output_type
-	33, // [33:42] is the sub-list for method input_type
+	30, // 38: segue.v1.NodeService.Renew:input_type -> segue.v1.RenewRequest
+	26, // 39: segue.v1.NodeService.Prepare:input_type -> segue.v1.PrepareRequest
+	28, // 40: segue.v1.NodeService.Park:input_type -> segue.v1.ParkRequest
+	35, // 41: segue.v1.NodeService.Release:input_type -> segue.v1.ReleaseRequest
+	37, // 42: segue.v1.NodeService.Sessions:input_type -> segue.v1.SessionsRequest
+	41, // 43: segue.v1.ReplicationService.Replicate:input_type -> segue.v1.ReplicateRequest
+	10, // 44: segue.v1.NodeService.Describe:output_type -> segue.v1.DescribeResponse
+	12, // 45: segue.v1.NodeService.Generate:output_type -> segue.v1.GenerateResponse
+	14, // 46: segue.v1.NodeService.Takeover:output_type -> segue.v1.TakeoverResponse
+	23, // 47: segue.v1.NodeService.Pair:output_type -> segue.v1.PairResponse
+	25, // 48: segue.v1.NodeService.Cancel:output_type -> segue.v1.CancelResponse
+	33, // 49: segue.v1.NodeService.Renew:output_type -> segue.v1.RenewResponse
+	27, // 50: segue.v1.NodeService.Prepare:output_type -> segue.v1.PrepareResponse
+	29, // 51: segue.v1.NodeService.Park:output_type -> segue.v1.ParkResponse
+	36, // 52: segue.v1.NodeService.Release:output_type -> segue.v1.ReleaseResponse
+	38, // 53: segue.v1.NodeService.Sessions:output_type -> segue.v1.SessionsResponse
+	43, // 54: segue.v1.ReplicationService.Replicate:output_type -> segue.v1.ReplicateResponse
+	44, // [44:55] is the sub-list for method output_type
+	33, // [33:44] is the sub-list for method input_type
 	33, // [33:33] is the sub-list for extension type_name
 	33, // [33:33] is the sub-list for extension extendee
 	0,  // [0:33] is the sub-list for field type_name
@@ -3726,11 +4020,11 @@ func file_segue_v1_node_proto_init() {
 		(*Event_Finish)(nil),
 		(*Event_Progress)(nil),
 	}
-	file_segue_v1_node_proto_msgTypes[35].OneofWrappers = []any{
+	file_segue_v1_node_proto_msgTypes[39].OneofWrappers = []any{
 		(*ReplicateRequest_Hello)(nil),
 		(*ReplicateRequest_Records)(nil),
 	}
-	file_segue_v1_node_proto_msgTypes[37].OneofWrappers = []any{
+	file_segue_v1_node_proto_msgTypes[41].OneofWrappers = []any{
 		(*ReplicateResponse_Welcome)(nil),
 		(*ReplicateResponse_Ack)(nil),
 		(*ReplicateResponse_Reject)(nil),
@@ -3741,7 +4035,7 @@ func file_segue_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_segue_v1_node_proto_rawDesc), len(file_segue_v1_node_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   43,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -28,6 +28,8 @@ const (
 	NodeService_Pair_FullMethodName     = "/segue.v1.NodeService/Pair"
 	NodeService_Cancel_FullMethodName   = "/segue.v1.NodeService/Cancel"
 	NodeService_Renew_FullMethodName    = "/segue.v1.NodeService/Renew"
+	NodeService_Prepare_FullMethodName  = "/segue.v1.NodeService/Prepare"
+	NodeService_Park_FullMethodName     = "/segue.v1.NodeService/Park"
 	NodeService_Release_FullMethodName  = "/segue.v1.NodeService/Release"
 	NodeService_Sessions_FullMethodName = "/segue.v1.NodeService/Sessions"
 )
@@ -43,6 +45,18 @@ const (
 // Takeover or a second Generate: fence first, then start. It never reuses a session id. A caller
 // without a gate must wait until Cancel is acknowledged, or the old run's lease has ended, before it
 // starts another attempt.
+//
+// A planned move of a session from its primary A to its holder B, at epoch e:
+//  1. Prepare(S, e) on B. If it is refused, nothing has happened: S runs on.
+//  2. The gate is raised to e+1. From here on nothing more of e is published.
+//  3. Park(S, e) on A. A's rows go on to B, but nobody waits for them. If it is refused, A is as after Cancel.
+//  4. Takeover(S, e+1, d) on B, with the gate's d. Where d may be above what B has (under async, or while S was
+//     unprotected), Prepare(S, e) on B is repeated before, until its boundary is d or more: a Takeover that is refused
+//     with REASON_NOT_COVERED has raised B's epoch, and B takes no more rows of e.
+//  5. If B fails: the gate is raised to e+2, and Takeover(S, e+2, d) on A continues there under the same checks.
+//  6. Cancel(S, e) on A once B's first token is accepted: it drops what is parked.
+//
+// Until step 6 A must not become a holder of S: a base of a later epoch takes the place of what is parked.
 //
 // Refusals carry a segue.v1.Refusal in the status details; its reason is machine-readable.
 type NodeServiceClient interface {
@@ -64,6 +78,51 @@ type NodeServiceClient interface {
 	// Renew grants what the quoted response asked for, ends runs that the grantor has done with, and asks again.
 	// Give each call a deadline below what is left of the leases. A repeated, late or reordered call does no harm.
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
+	// Prepare asks the session's holder for a planned takeover: it checks what Takeover will check and can be known now,
+	// and keeps an engine context for it. The epoch is the running attempt's and isn't raised: the run goes on and
+	// replicates. The next Takeover of the session with a higher epoch gets that context, so that it isn't refused for
+	// want of one; granted or refused, it uses the reservation up. It ends before that after hold_ms, and with a Cancel or
+	// Release of that epoch or a higher one, a Generate or a new base of a higher epoch. It outlives a restart of the
+	// engine. No other check is settled by it: Takeover makes all of them again. Nothing is loaded into the engine before
+	// the Takeover.
+	//
+	// A repeat renews the reservation, never shortens it, and answers what is covered by then. A refusal ends it:
+	//
+	//	REASON_NOT_READY             the engine is down
+	//	REASON_UNKNOWN_SESSION       nothing is held of the session
+	//	REASON_NOT_COVERED           its base is still in progress
+	//	REASON_FINGERPRINT_MISMATCH, REASON_GEOMETRY_MISMATCH  what is held doesn't fit the engine that runs now
+	//	REASON_NO_CAPACITY           all contexts are in use
+	//	REASON_FENCED, REASON_CANCELLED  a higher epoch is known here, or this one was cancelled or parked
+	//
+	// and whatever the base was refused for, e.g. REASON_STORE_FULL.
+	Prepare(ctx context.Context, in *PrepareRequest, opts ...grpc.CallOption) (*PrepareResponse, error)
+	// Park ends the session's run of that epoch on its primary and keeps its state, so that a Takeover with any higher epoch
+	// can continue it here. The caller has raised its gate above epoch before (planned fence): nothing of the run can be
+	// published any more, and what it hasn't handed out by now it never does; its stream ends with REASON_PARKED. The state
+	// is that of the newest complete boundary. The call doesn't wait for the engine: the run's context is free when the
+	// step in flight is over. What was captured still goes to the run's holder, but nothing waits for it.
+	//
+	// What is parked is like what a holder holds: it counts against the node's snapshot memory, and stays until a Takeover
+	// is granted, a Cancel or Release of that epoch or a higher one, the base or Generate of a higher epoch, or the end of
+	// the agent's hold timeout (10 minutes by default). It has no lease, and no context is kept for it: Prepare with
+	// a higher epoch keeps one.
+	//
+	// The epoch is remembered as by Cancel, also when Park is refused: a later call for the session with epoch <= epoch is
+	// refused, and no record of it is accepted. A repeat answers the same. A run that can't be parked ends as by
+	// Cancel. Refusals:
+	//
+	//	REASON_FENCED           a higher epoch is known here; what is held stays
+	//	REASON_CANCELLED        the epoch was cancelled, or the run has ended and was given up
+	//	REASON_UNKNOWN_SESSION  no such run, or its finish has been handed out; what is held as a holder stays
+	//	REASON_NOT_COVERED      no complete boundary yet: the prompt is still being computed
+	//	REASON_UNPROTECTED      the run captures nothing
+	//	REASON_STORE_FULL       the node had no memory for the run's rows
+	//
+	// and why the run had ended before, e.g. REASON_LEASE_ENDED. A run that RenewRequest.ended names is over and can't be
+	// parked: a run that is to be parked must not be named there, and its stream be left open or broken for less than the
+	// orphan grace time. A run whose engine was lost can be parked for 10 seconds.
+	Park(ctx context.Context, in *ParkRequest, opts ...grpc.CallOption) (*ParkResponse, error)
 	// Release drops what a holder keeps for a session that has ended. Idempotent.
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error)
 	// Sessions lists what runs and what is held here.
@@ -156,6 +215,26 @@ func (c *nodeServiceClient) Renew(ctx context.Context, in *RenewRequest, opts ..
 	return out, nil
 }
 
+func (c *nodeServiceClient) Prepare(ctx context.Context, in *PrepareRequest, opts ...grpc.CallOption) (*PrepareResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PrepareResponse)
+	err := c.cc.Invoke(ctx, NodeService_Prepare_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *nodeServiceClient) Park(ctx context.Context, in *ParkRequest, opts ...grpc.CallOption) (*ParkResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ParkResponse)
+	err := c.cc.Invoke(ctx, NodeService_Park_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *nodeServiceClient) Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReleaseResponse)
@@ -188,6 +267,18 @@ func (c *nodeServiceClient) Sessions(ctx context.Context, in *SessionsRequest, o
 // without a gate must wait until Cancel is acknowledged, or the old run's lease has ended, before it
 // starts another attempt.
 //
+// A planned move of a session from its primary A to its holder B, at epoch e:
+//  1. Prepare(S, e) on B. If it is refused, nothing has happened: S runs on.
+//  2. The gate is raised to e+1. From here on nothing more of e is published.
+//  3. Park(S, e) on A. A's rows go on to B, but nobody waits for them. If it is refused, A is as after Cancel.
+//  4. Takeover(S, e+1, d) on B, with the gate's d. Where d may be above what B has (under async, or while S was
+//     unprotected), Prepare(S, e) on B is repeated before, until its boundary is d or more: a Takeover that is refused
+//     with REASON_NOT_COVERED has raised B's epoch, and B takes no more rows of e.
+//  5. If B fails: the gate is raised to e+2, and Takeover(S, e+2, d) on A continues there under the same checks.
+//  6. Cancel(S, e) on A once B's first token is accepted: it drops what is parked.
+//
+// Until step 6 A must not become a holder of S: a base of a later epoch takes the place of what is parked.
+//
 // Refusals carry a segue.v1.Refusal in the status details; its reason is machine-readable.
 type NodeServiceServer interface {
 	// Describe returns the identity, fingerprint, geometry and load of the node.
@@ -208,6 +299,51 @@ type NodeServiceServer interface {
 	// Renew grants what the quoted response asked for, ends runs that the grantor has done with, and asks again.
 	// Give each call a deadline below what is left of the leases. A repeated, late or reordered call does no harm.
 	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
+	// Prepare asks the session's holder for a planned takeover: it checks what Takeover will check and can be known now,
+	// and keeps an engine context for it. The epoch is the running attempt's and isn't raised: the run goes on and
+	// replicates. The next Takeover of the session with a higher epoch gets that context, so that it isn't refused for
+	// want of one; granted or refused, it uses the reservation up. It ends before that after hold_ms, and with a Cancel or
+	// Release of that epoch or a higher one, a Generate or a new base of a higher epoch. It outlives a restart of the
+	// engine. No other check is settled by it: Takeover makes all of them again. Nothing is loaded into the engine before
+	// the Takeover.
+	//
+	// A repeat renews the reservation, never shortens it, and answers what is covered by then. A refusal ends it:
+	//
+	//	REASON_NOT_READY             the engine is down
+	//	REASON_UNKNOWN_SESSION       nothing is held of the session
+	//	REASON_NOT_COVERED           its base is still in progress
+	//	REASON_FINGERPRINT_MISMATCH, REASON_GEOMETRY_MISMATCH  what is held doesn't fit the engine that runs now
+	//	REASON_NO_CAPACITY           all contexts are in use
+	//	REASON_FENCED, REASON_CANCELLED  a higher epoch is known here, or this one was cancelled or parked
+	//
+	// and whatever the base was refused for, e.g. REASON_STORE_FULL.
+	Prepare(context.Context, *PrepareRequest) (*PrepareResponse, error)
+	// Park ends the session's run of that epoch on its primary and keeps its state, so that a Takeover with any higher epoch
+	// can continue it here. The caller has raised its gate above epoch before (planned fence): nothing of the run can be
+	// published any more, and what it hasn't handed out by now it never does; its stream ends with REASON_PARKED. The state
+	// is that of the newest complete boundary. The call doesn't wait for the engine: the run's context is free when the
+	// step in flight is over. What was captured still goes to the run's holder, but nothing waits for it.
+	//
+	// What is parked is like what a holder holds: it counts against the node's snapshot memory, and stays until a Takeover
+	// is granted, a Cancel or Release of that epoch or a higher one, the base or Generate of a higher epoch, or the end of
+	// the agent's hold timeout (10 minutes by default). It has no lease, and no context is kept for it: Prepare with
+	// a higher epoch keeps one.
+	//
+	// The epoch is remembered as by Cancel, also when Park is refused: a later call for the session with epoch <= epoch is
+	// refused, and no record of it is accepted. A repeat answers the same. A run that can't be parked ends as by
+	// Cancel. Refusals:
+	//
+	//	REASON_FENCED           a higher epoch is known here; what is held stays
+	//	REASON_CANCELLED        the epoch was cancelled, or the run has ended and was given up
+	//	REASON_UNKNOWN_SESSION  no such run, or its finish has been handed out; what is held as a holder stays
+	//	REASON_NOT_COVERED      no complete boundary yet: the prompt is still being computed
+	//	REASON_UNPROTECTED      the run captures nothing
+	//	REASON_STORE_FULL       the node had no memory for the run's rows
+	//
+	// and why the run had ended before, e.g. REASON_LEASE_ENDED. A run that RenewRequest.ended names is over and can't be
+	// parked: a run that is to be parked must not be named there, and its stream be left open or broken for less than the
+	// orphan grace time. A run whose engine was lost can be parked for 10 seconds.
+	Park(context.Context, *ParkRequest) (*ParkResponse, error)
 	// Release drops what a holder keeps for a session that has ended. Idempotent.
 	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)
 	// Sessions lists what runs and what is held here.
@@ -239,6 +375,12 @@ func (UnimplementedNodeServiceServer) Cancel(context.Context, *CancelRequest) (*
 }
 func (UnimplementedNodeServiceServer) Renew(context.Context, *RenewRequest) (*RenewResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Renew not implemented")
+}
+func (UnimplementedNodeServiceServer) Prepare(context.Context, *PrepareRequest) (*PrepareResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Prepare not implemented")
+}
+func (UnimplementedNodeServiceServer) Park(context.Context, *ParkRequest) (*ParkResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Park not implemented")
 }
 func (UnimplementedNodeServiceServer) Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Release not implemented")
@@ -361,6 +503,42 @@ func _NodeService_Renew_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _NodeService_Prepare_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PrepareRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServiceServer).Prepare(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: NodeService_Prepare_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServiceServer).Prepare(ctx, req.(*PrepareRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _NodeService_Park_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ParkRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServiceServer).Park(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: NodeService_Park_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServiceServer).Park(ctx, req.(*ParkRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _NodeService_Release_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReleaseRequest)
 	if err := dec(in); err != nil {
@@ -419,6 +597,14 @@ var NodeService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Renew",
 			Handler:    _NodeService_Renew_Handler,
+		},
+		{
+			MethodName: "Prepare",
+			Handler:    _NodeService_Prepare_Handler,
+		},
+		{
+			MethodName: "Park",
+			Handler:    _NodeService_Park_Handler,
 		},
 		{
 			MethodName: "Release",

@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seguekv/segue/router/journal"
+)
+
+// exitPrecondition: what was asked for can't be done in this state, and trying again won't change that by itself.
+const exitPrecondition = 5
+
+// watchStep is how long the router may wait for a change before it answers.
+const watchStep = 20 * time.Second
+
+// requestFlags are shared by the commands about requests.
+type requestFlags struct {
+	router, tenant, phase, since string
+	limit                        int
+	asJSON                       bool
+	file                         string
+}
+
+func newRequestCommand() *cobra.Command {
+	f := &requestFlags{}
+	c := &cobra.Command{
+		Use: "request", Short: "Look at the router's journal of requests", Args: cobra.NoArgs,
+		Long: `Look at what a router recorded of its requests: phase, attempts, delivered tokens, usage, error, tool calls. The
+journal has neither prompts nor answers.
+
+Exit codes: 0 ok, 1 failure, 2 wrong usage, 4 the router can't be reached, 5 a router has the journal's file open.`,
+		Example: "  segue request list --phase failed --since 1h\n  segue request get req_0123 --tenant acme\n  segue request export --file journal.db",
+	}
+	c.PersistentFlags().StringVar(&f.router, "router", "127.0.0.1:8081", "the router's admin `address`")
+	c.PersistentFlags().StringVar(&f.tenant, "tenant", "", "only requests of this `tenant`")
+	c.AddCommand(f.listCommand(), f.getCommand(), f.watchCommand(), f.exportCommand())
+	return c
+}
+
+func (f *requestFlags) filters(c *cobra.Command, otherwise string) {
+	c.Flags().StringVar(&f.phase, "phase", "", "only queued, prefill, decode, done or failed ones")
+	c.Flags().StringVar(&f.since, "since", "", "only what began after this: how long ago, like 15m, or a `time` like 2026-01-02T15:04:05Z")
+	c.Flags().IntVar(&f.limit, "limit", 0, "at most this many, the newest; 0: "+otherwise)
+}
+
+func (f *requestFlags) listCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "list", Short: "List requests, newest first", Args: cobra.NoArgs,
+		Example: "  segue request list\n  segue request list --tenant acme --phase failed --since 1h --json",
+		RunE: func(c *cobra.Command, _ []string) error {
+			b, err := f.fetch(c.Context(), f.url("", f.query()))
+			if err != nil {
+				return err
+			}
+			if f.asJSON {
+				_, err := c.OutOrStdout().Write(b)
+				return err
+			}
+			return requestTable(c.OutOrStdout(), b)
+		},
+	}
+	f.filters(c, "100")
+	c.Flags().BoolVar(&f.asJSON, "json", false, "print the router's JSON")
+	return c
+}
+
+func (f *requestFlags) getCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "get ID", Short: "Print one request, by session id or by request id", Args: cobra.ExactArgs(1),
+		Long: `Print one request. ID is a session id (the X-Segue-Session header of the answer), or a request id (X-Request-Id) of
+--tenant; of requests with the same request id it is the newest.`,
+		Example: "  segue request get 0123456789abcdef0123456789abcdef\n  segue request get req_0123 --tenant acme --json",
+		RunE: func(c *cobra.Command, args []string) error {
+			b, err := f.fetch(c.Context(), f.url("/"+url.PathEscape(args[0]), f.query()))
+			if err != nil {
+				return err
+			}
+			return f.show(c.OutOrStdout(), b)
+		},
+	}
+	c.Flags().BoolVar(&f.asJSON, "json", false, "print the router's JSON")
+	return c
+}
+
+func (f *requestFlags) watchCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "watch ID", Short: "Print a line at every change of a request, until it has ended", Args: cobra.ExactArgs(1),
+		Long:    "Print a line at every change of a request, until it has ended. The exit code is 0 when it is done and 1 when it failed.",
+		Example: "  segue request watch 0123456789abcdef0123456789abcdef\n  segue request watch req_0123 --tenant acme --json",
+		RunE: func(c *cobra.Command, args []string) error {
+			return f.watch(c.Context(), c.OutOrStdout(), args[0])
+		},
+	}
+	c.Flags().BoolVar(&f.asJSON, "json", false, "print the router's JSON, one object a line")
+	return c
+}
+
+func (f *requestFlags) exportCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "export", Short: "Print requests as JSON lines, newest first", Args: cobra.NoArgs,
+		Long:    "Print requests as JSON lines, newest first: from a running router or, with --file, from the journal of one that is stopped.",
+		Example: "  segue request export --since 24h > requests.jsonl\n  segue request export --file journal.db --phase failed",
+		RunE: func(c *cobra.Command, _ []string) error {
+			if f.file != "" {
+				return f.exportFile(c.OutOrStdout())
+			}
+			body, _, err := f.open(c.Context(), f.url("/export", f.query()), 0)
+			if err != nil {
+				return err
+			}
+			defer body.Close()
+			if _, err := io.Copy(c.OutOrStdout(), body); err != nil {
+				return unreachable(fmt.Errorf("the export is incomplete: %w", err))
+			}
+			return nil
+		},
+	}
+	f.filters(c, "all")
+	c.Flags().StringVar(&f.file, "file", "", "read this journal `file` instead of asking a router")
+	return c
+}
+
+func (f *requestFlags) query() url.Values {
+	q := url.Values{}
+	for name, v := range map[string]string{"tenant": f.tenant, "phase": f.phase, "since": f.since} {
+		if v != "" {
+			q.Set(name, v)
+		}
+	}
+	if f.limit != 0 {
+		q.Set("limit", strconv.Itoa(f.limit))
+	}
+	return q
+}
+
+func (f *requestFlags) url(path string, q url.Values) string {
+	at := "http://" + f.router + "/v1/requests" + path
+	if len(q) > 0 {
+		at += "?" + q.Encode()
+	}
+	return at
+}
+
+// open asks the router. Without a limit the answer may take as long as it comes.
+func (f *requestFlags) open(ctx context.Context, at string, limit time.Duration) (io.ReadCloser, http.Header, error) {
+	cancel := func() {}
+	if limit > 0 {
+		ctx, cancel = context.WithTimeout(ctx, limit)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		cancel()
+		return nil, nil, usageError(fmt.Errorf("--router %q: want HOST:PORT", f.router))
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		cancel()
+		return nil, nil, unreachable(fmt.Errorf("reach the router's admin listener: %w; is --router right?", err))
+	}
+	if res.StatusCode == http.StatusOK {
+		return &answerBody{res.Body, cancel}, res.Header, nil
+	}
+	defer cancel()
+	defer res.Body.Close()
+	var said struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	err = fmt.Errorf("the router answers %s", res.Status)
+	if json.NewDecoder(io.LimitReader(res.Body, 1<<16)).Decode(&said) == nil && said.Error.Message != "" {
+		err = errors.New(said.Error.Message)
+	}
+	if res.StatusCode == http.StatusBadRequest {
+		return nil, nil, usageError(err)
+	}
+	return nil, nil, err
+}
+
+// answerBody ends its request's context when it is closed.
+type answerBody struct {
+	io.ReadCloser
+	cancel func()
+}
+
+func (b *answerBody) Close() error {
+	defer b.cancel()
+	return b.ReadCloser.Close()
+}
+
+func unreachable(err error) error { return &exitError{code: exitUnreachable, err: err} }
+
+func (f *requestFlags) fetch(ctx context.Context, at string) ([]byte, error) {
+	b, _, err := f.fetchVersion(ctx, at, 10*time.Second)
+	return b, err
+}
+
+// fetchVersion reads an answer and its version.
+func (f *requestFlags) fetchVersion(ctx context.Context, at string, limit time.Duration) ([]byte, string, error) {
+	body, h, err := f.open(ctx, at, limit)
+	if err != nil {
+		return nil, "", err
+	}
+	defer body.Close()
+	b, err := io.ReadAll(io.LimitReader(body, maxListing))
+	if err != nil {
+		return nil, "", unreachable(fmt.Errorf("read the router's answer: %w", err))
+	}
+	return b, h.Get("ETag"), nil
+}
+
+func (f *requestFlags) watch(ctx context.Context, w io.Writer, id string) error {
+	q := f.query()
+	for shown := ""; ; {
+		b, version, err := f.fetchVersion(ctx, f.url("/"+url.PathEscape(id), q), watchStep+10*time.Second)
+		if err != nil {
+			return err
+		}
+		var r journal.Request
+		if err := json.Unmarshal(b, &r); err != nil {
+			return fmt.Errorf("read request: %w", err)
+		}
+		if version != shown {
+			if err := f.line(w, b, &r); err != nil {
+				return err
+			}
+			shown = version
+		}
+		switch r.Phase {
+		case journal.PhaseDone:
+			return nil
+		case journal.PhaseFailed:
+			return fmt.Errorf("request %s failed: %s", r.RequestID, errorText(r.Error))
+		}
+		q.Set("wait", watchStep.String())
+		q.Set("after", version)
+	}
+}
+
+// line is one change of a watched request.
+func (f *requestFlags) line(w io.Writer, b []byte, r *journal.Request) error {
+	if f.asJSON {
+		_, err := w.Write(b)
+		return err
+	}
+	replica := "-"
+	if n := len(r.Attempts); n > 0 {
+		replica = r.Attempts[n-1].Replica
+	}
+	_, err := fmt.Fprintf(w, "%s  phase=%s attempts=%d replica=%s delivered=%s\n", r.Session, r.Phase, len(r.Attempts)+r.AttemptsDropped, replica, deliveredText(r))
+	return err
+}
+
+func (f *requestFlags) exportFile(out io.Writer) error {
+	choose, err := f.chooser(time.Now())
+	if err != nil {
+		return usageError(err)
+	}
+	w := bufio.NewWriter(out)
+	enc := json.NewEncoder(w)
+	n := 0
+	stop := errors.New("limit")
+	err = journal.ReadFile(f.file, func(r journal.Request) error {
+		if f.limit > 0 && n == f.limit {
+			return stop
+		}
+		if !choose(&r) {
+			return nil
+		}
+		n++
+		return enc.Encode(r)
+	})
+	switch {
+	case errors.Is(err, stop):
+		err = nil
+	case errors.Is(err, journal.ErrLocked):
+		return &exitError{code: exitPrecondition, err: fmt.Errorf("%w; or ask it: segue request export --router ADDRESS", err)}
+	}
+	return errors.Join(err, w.Flush())
+}
+
+// chooser is the filter for a file.
+func (f *requestFlags) chooser(now time.Time) (func(*journal.Request) bool, error) {
+	var since time.Time
+	if f.since != "" {
+		var err error
+		if since, err = time.Parse(time.RFC3339, f.since); err != nil {
+			ago, err := time.ParseDuration(f.since)
+			if err != nil || ago < 0 {
+				return nil, fmt.Errorf("--since %s: want how long ago, like 15m, or a time like 2026-01-02T15:04:05Z", f.since)
+			}
+			since = now.Add(-ago)
+		}
+	}
+	switch f.phase {
+	case "", journal.PhaseQueued, journal.PhasePrefill, journal.PhaseDecode, journal.PhaseDone, journal.PhaseFailed:
+	default:
+		return nil, fmt.Errorf("--phase %s: want queued, prefill, decode, done or failed", f.phase)
+	}
+	if f.limit < 0 {
+		return nil, fmt.Errorf("--limit %d: want 0 or more", f.limit)
+	}
+	return func(r *journal.Request) bool {
+		return (f.tenant == "" || f.tenant == r.Tenant) && (f.phase == "" || f.phase == r.Phase) && !r.StartedAt.Before(since)
+	}, nil
+}
+
+// requestTable prints a list's main columns.
+func requestTable(w io.Writer, b []byte) error {
+	var list []journal.Request
+	if err := json.Unmarshal(b, &list); err != nil {
+		return fmt.Errorf("read list: %w", err)
+	}
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(t, "REQUEST\tSESSION\tTENANT\tMODEL\tPHASE\tATTEMPTS\tDELIVERED\tENDED BY\tSTARTED")
+	for i := range list {
+		r := &list[i]
+		fmt.Fprintf(t, "%q\t%s\t%s\t%q\t%s\t%d\t%s\t%s\t%s\n", r.RequestID, r.Session, r.Tenant, r.Model, r.Phase, len(r.Attempts)+r.AttemptsDropped,
+			deliveredText(r), endText(r), r.StartedAt.Format(time.RFC3339))
+	}
+	return t.Flush()
+}
+
+// show prints one request.
+func (f *requestFlags) show(w io.Writer, b []byte) error {
+	if f.asJSON {
+		_, err := w.Write(b)
+		return err
+	}
+	var r journal.Request
+	if err := json.Unmarshal(b, &r); err != nil {
+		return fmt.Errorf("read request: %w", err)
+	}
+	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	fmt.Fprintf(t, "request\t%q\nsession\t%s\ntenant\t%s\nmodel\t%q\nphase\t%s\nfirst delta sent\t%v\ndelivered\t%s\nended by\t%s\nkey used\t%v\nanswer kept\t%v\nstarted\t%s\n",
+		r.RequestID, r.Session, r.Tenant, r.Model, r.Phase, r.FirstDeltaSent, deliveredText(&r), endText(&r), r.KeyUsed, r.ReplayRetained, r.StartedAt.Format(time.RFC3339Nano))
+	if r.Ended() {
+		fmt.Fprintf(t, "ended\t%s\n", r.EndedAt.Format(time.RFC3339Nano))
+	}
+	for i, a := range r.Attempts {
+		fmt.Fprintf(t, "attempt %d\t%s on %s, epoch %d, cause %q\n", i+1, a.Kind, a.Replica, a.Epoch, a.Cause)
+	}
+	for _, c := range r.Tools {
+		fmt.Fprintf(t, "tool call\t%s %q\n", c.Call, c.Name)
+	}
+	if len(r.Error) > 0 && string(r.Error) != "null" {
+		fmt.Fprintf(t, "error\t%q\n", errorText(r.Error))
+	}
+	return t.Flush()
+}
+
+func deliveredText(r *journal.Request) string {
+	if r.UpperBound {
+		return "at most " + strconv.Itoa(r.Delivered)
+	}
+	return strconv.Itoa(r.Delivered)
+}
+
+// endText is the finish reason, or the error's code.
+func endText(r *journal.Request) string {
+	var e struct {
+		Code string `json:"code"`
+	}
+	switch {
+	case r.Phase == journal.PhaseDone:
+		return r.Finish
+	case len(r.Error) > 0 && json.Unmarshal(r.Error, &e) == nil && e.Code != "":
+		return e.Code
+	}
+	return "-"
+}
+
+func errorText(object json.RawMessage) string {
+	var e struct {
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(object, &e) != nil || e.Message == "" {
+		return "no reason is recorded"
+	}
+	return e.Message
+}

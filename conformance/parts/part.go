@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package parts
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Part is one set of packages.
+type Part struct {
+	// Name is part of the folder's name; Source has the lock files.
+	Name   string
+	Source string
+	// Locks are the files of Source that decide what is installed.
+	Locks []string
+	// Versions are commands that print what it is made with. Their programs must be in PATH.
+	Versions [][]string
+	// Steps are the commands, run in the new folder, which has copies of Locks, with Env added to the environment.
+	Steps [][]string
+	Env   []string
+}
+
+// Go is the library for Go, linked into its driver: compiling it is most of the work.
+func Go(source string) Part {
+	return Part{
+		Name: "go", Source: source, Locks: []string{"go.mod", "go.sum", "main.go"}, Versions: [][]string{{"go", "env", "GOVERSION", "GOOS", "GOARCH"}},
+		Steps: [][]string{{"go", "build", "-o", "openai-go", "."}},
+		// A module of its own: neither the product's module nor a workspace knows it.
+		Env: []string{"GOWORK=off", "GOFLAGS=-trimpath -buildvcs=false -mod=readonly"},
+	}
+}
+
+// Node is the libraries for JavaScript, and the runtime that they need.
+func Node(source string) Part {
+	return Part{
+		Name: "node", Source: source, Locks: []string{"package.json", "package-lock.json"}, Versions: [][]string{{"npm", "--version"}},
+		Steps: [][]string{{"npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error", "--no-update-notifier", "--engine-strict=false"}},
+	}
+}
+
+// Python is the libraries for Python, in an environment of their own.
+func Python(source string) Part {
+	return Part{
+		Name: "python", Source: source, Locks: []string{"requirements.txt"}, Versions: [][]string{{"python3", "--version"}},
+		Steps: [][]string{
+			{"python3", "-m", "venv", "--without-pip", "venv"},
+			append([]string{"python3", "-m", "pip", "--python", "venv/bin/python", "install"}, pip()...),
+		},
+	}
+}
+
+// Proxies is nginx and haproxy.
+func Proxies(source string) Part {
+	return Part{
+		Name: "proxies", Source: source, Locks: []string{"requirements.txt"}, Versions: [][]string{{"python3", "--version"}},
+		Steps: [][]string{append([]string{"python3", "-m", "pip", "install", "--no-deps", "--target", "site"}, pip()...)},
+	}
+}
+
+// pip are the options of every installation: nothing but wheels with the pinned digests.
+func pip() []string {
+	return []string{
+		"--require-hashes", "--only-binary", ":all:", "--no-cache-dir", "--disable-pip-version-check", "--progress-bar", "off",
+		"--quiet", "--requirement", "requirements.txt",
+	}
+}
+
+// layout changes when the steps do.
+const layout = "segue conformance part 1"
+
+// digest names what the part is made of.
+func (p Part) digest(ctx context.Context) (string, error) {
+	h := sha256.New()
+	fmt.Fprintln(h, layout, p.Name)
+	for _, l := range p.Locks {
+		b, err := os.ReadFile(filepath.Join(p.Source, l))
+		if err != nil {
+			return "", fmt.Errorf("read lock file: %w", err)
+		}
+		fmt.Fprintf(h, "%s %d\n%s", l, len(b), b)
+	}
+	for _, v := range p.Versions {
+		name := v[0]
+		out, err := exec.CommandContext(ctx, name, v[1:]...).CombinedOutput()
+		if errors.Is(err, exec.ErrNotFound) {
+			return "", fmt.Errorf("%s is not in PATH; install line (Debian 12 and newer, as root): apt-get update && apt-get install -y %s", name, packages(name))
+		}
+		if err != nil {
+			return "", fmt.Errorf("%s: %w: %s", strings.Join(v, " "), err, out)
+		}
+		fmt.Fprintf(h, "%s %s\n", name, strings.TrimSpace(string(out)))
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16], nil
+}
+
+// packages are the Debian packages with a program.
+func packages(program string) string {
+	if program == "python3" {
+		return "python3 python3-pip"
+	}
+	return program
+}
+
+// CacheDir is the cache's absolute path: SEGUE_CACHE, else segue in XDG_CACHE_HOME, else ~/.cache/segue.
+func CacheDir(getenv func(string) string) (string, error) {
+	switch {
+	case getenv("SEGUE_CACHE") != "":
+		return filepath.Abs(getenv("SEGUE_CACHE"))
+	case getenv("XDG_CACHE_HOME") != "":
+		return filepath.Abs(filepath.Join(getenv("XDG_CACHE_HOME"), "segue"))
+	case getenv("HOME") != "":
+		return filepath.Abs(filepath.Join(getenv("HOME"), ".cache", "segue"))
+	}
+	return "", errors.New("no cache folder: set SEGUE_CACHE, XDG_CACHE_HOME or HOME")
+}
+
+// Cache is where parts are.
+type Cache struct {
+	Dir string
+	// Log is what a person reads.
+	Log io.Writer
+}
+
+// Ensure returns the folder of a complete part, and installs it first if need be.
+func (c Cache) Ensure(ctx context.Context, p Part) (string, error) {
+	digest, err := p.digest(ctx)
+	if err != nil {
+		return "", fmt.Errorf("part %s: %w", p.Name, err)
+	}
+	place := filepath.Join(c.Dir, "conformance-"+p.Name+"-"+digest)
+	if complete(place) {
+		return place, nil
+	}
+	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
+		return "", fmt.Errorf("make cache folder: %w", err)
+	}
+	unlock, err := lock(ctx, c.Dir, c.Log)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if complete(place) { // another run was faster
+		return place, nil
+	}
+	if err := c.install(ctx, p, place); err != nil {
+		return "", fmt.Errorf("part %s: %w", p.Name, err)
+	}
+	return place, nil
+}
