@@ -6,6 +6,7 @@ package agent
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,6 +25,7 @@ import (
 	"github.com/seguekv/segue/engines"
 	"github.com/seguekv/segue/fence"
 	"github.com/seguekv/segue/fence/clock"
+	"github.com/seguekv/segue/internal/certs"
 	"github.com/seguekv/segue/snapshot"
 	"github.com/seguekv/segue/transfer"
 )
@@ -51,6 +53,7 @@ type Agent struct {
 	metrics  *metrics
 	gather   prometheus.Gatherer
 	clock    *fence.Clock
+	peers    *certs.Bundle // nil: plaintext
 	stop     chan struct{} // closed when Run ends, for streams that have no other end
 
 	mu       sync.Mutex
@@ -99,6 +102,13 @@ func New(cfg Config, deps Deps) (*Agent, error) {
 		return nil, fmt.Errorf("make boot id: %w", err)
 	}
 	a.store = snapshot.NewStore(a.budget, a.accept)
+	if cfg.Peers.Enabled() {
+		var err error
+		if a.peers, err = certs.Load(cfg.Peers, certOptions(a.log)); err != nil {
+			return nil, fmt.Errorf("agent.peers: %w", err)
+		}
+		deps.Dial = append(deps.Dial[:len(deps.Dial):len(deps.Dial)], grpc.WithTransportCredentials(a.peers.ClientCredentials("")))
+	}
 	a.pool = transfer.NewPool(a.self, deps.Dial, a.log)
 	m, err := newMetrics(deps.Registerer, a)
 	if err != nil {
@@ -107,6 +117,20 @@ func New(cfg Config, deps Deps) (*Agent, error) {
 	a.metrics = m
 	a.receiver = transfer.NewReceiver(a.self, a.store, a.stop, m.received, a.log)
 	return a, nil
+}
+
+// certOptions log what becomes of certificates.
+func certOptions(log *slog.Logger) certs.Options {
+	return certs.Options{
+		Reloaded: func(err error) {
+			if err != nil {
+				log.Error("certificates not reloaded, those before stay in force", "err", err)
+				return
+			}
+			log.Info("certificates reloaded")
+		},
+		Refused: func(peer net.Addr, err error) { log.Warn("peer refused", "peer", peer, "err", err) },
+	}
 }
 
 // Listeners are an agent's open sockets.
@@ -122,7 +146,15 @@ func (a *Agent) Run(ctx context.Context, l Listeners) error {
 	a.live = live
 	a.mu.Unlock()
 
-	server := grpc.NewServer(transfer.ServerOptions()...)
+	options := transfer.ServerOptions()
+	if a.peers != nil {
+		options = append(options, grpc.Creds(a.peers.ServerCredentials(a.cfg.Callers)))
+		if !certs.Local(l.Admin.Addr().String()) {
+			l.Admin = tls.NewListener(l.Admin, a.peers.Server(nil))
+		}
+		g.Go(func() error { return a.peers.Run(gctx) })
+	}
+	server := grpc.NewServer(options...)
 	seguev1.RegisterNodeServiceServer(server, &node{a: a})
 	seguev1.RegisterReplicationServiceServer(server, a.receiver)
 	admin := &http.Server{Handler: a.adminHandler(), ReadHeaderTimeout: 10 * time.Second}

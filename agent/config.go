@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"time"
+
+	"github.com/seguekv/segue/internal/certs"
 )
 
 // Config configures an agent, apart from its engine.
@@ -36,6 +38,10 @@ type Config struct {
 	HoldTimeout time.Duration `yaml:"-"`
 	// StepLimit is the longest compute call that still counts as progress.
 	StepLimit time.Duration `yaml:"-"`
+	// Peers are the certificates for routers and other agents: both sides show one. None: plaintext, on loopback only.
+	Peers certs.Files `yaml:"peers"`
+	// Callers are the DNS or URI names of those who may call; empty: everybody with a certificate of Peers.CA.
+	Callers []string `yaml:"callers"`
 	// InsecurePlaintext allows listeners beyond loopback, unencrypted and unauthenticated.
 	InsecurePlaintext bool `yaml:"-"`
 }
@@ -65,9 +71,15 @@ func (c Config) Validate() error {
 		bad("agent.id: want 1 to 64 characters, got %q", c.ID)
 	}
 	for _, a := range []struct{ key, addr string }{{"agent.listen", c.Listen}, {"agent.admin", c.Admin}} {
-		if err := checkListen(a.addr, c.InsecurePlaintext); err != nil {
+		if err := c.checkAddr(a.addr); err != nil {
 			bad("%s: %w", a.key, err)
 		}
+	}
+	if err := c.Peers.Validate(); err != nil {
+		bad("agent.peers: %w", err)
+	}
+	if len(c.Callers) > 0 && !c.Peers.Enabled() {
+		bad("agent.callers: names nobody can prove without agent.peers")
 	}
 	if c.SnapshotMemory < 1<<20 {
 		bad("agent.snapshot_memory: %d bytes is less than 1MiB", c.SnapshotMemory)
@@ -89,13 +101,13 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-func checkListen(addr string, insecure bool) error {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
+// checkAddr refuses what can't be listened on or dialled, or only in plaintext and beyond this machine.
+func (c Config) checkAddr(addr string) error {
+	if _, _, err := net.SplitHostPort(addr); err != nil {
 		return fmt.Errorf("%q: want HOST:PORT, for example 127.0.0.1:0", addr)
 	}
-	if ip := net.ParseIP(host); insecure || host == "localhost" || (ip != nil && ip.IsLoopback()) {
+	if c.InsecurePlaintext || c.Peers.Enabled() || certs.Local(addr) {
 		return nil
 	}
-	return fmt.Errorf("%q is beyond loopback and the traffic is not encrypted: listen on 127.0.0.1, or pass --insecure-plaintext on a network you trust", addr)
+	return fmt.Errorf("%q is beyond loopback and the traffic would be neither encrypted nor authenticated: configure agent.peers with ca, cert and key (segue cert dev DIR makes files to try it with), use 127.0.0.1, or pass --insecure-plaintext on a network you trust", addr)
 }

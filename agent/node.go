@@ -237,7 +237,7 @@ func (a *Agent) checkHolder(p *seguev1.Peer) error {
 	if p.GetId() == a.cfg.ID {
 		return invalid("holder", "is the primary itself")
 	}
-	if err := checkListen(p.GetAddr(), a.cfg.InsecurePlaintext); err != nil {
+	if err := a.cfg.checkAddr(p.GetAddr()); err != nil {
 		return invalid("holder", "%v", err)
 	}
 	return nil

@@ -19,8 +19,10 @@ import (
 )
 
 const (
-	// caseWithin is how long one case may take, with all repeats of its client.
-	caseWithin = 2 * time.Minute
+	// caseWithin is how long one case may take, with all repeats of its client and, for the first ones, its start.
+	caseWithin = 5 * time.Minute
+	// ownRouters is how many cases at once have a router of their own.
+	ownRouters = 3
 	// cancelWithin is how long upstreams may go on after the client has its result.
 	cancelWithin = 5 * time.Second
 	// progressEvery is the longest silence of a run.
@@ -45,7 +47,7 @@ func (t *tally) clients(ctx context.Context, o options, cache parts.Cache, work 
 		return err
 	}
 	defer fleet.Close()
-	router, err := startRouter(ctx, o.segue, work, "router", fleet)
+	router, err := startRouter(ctx, o.segue, work, "router", queueWait, fleet)
 	if err != nil {
 		return err
 	}
@@ -56,11 +58,8 @@ func (t *tally) clients(ctx context.Context, o options, cache parts.Cache, work 
 		}
 	}()
 	cases, rules := matrix.Cases(o.clients)
-	r := &runner{base: router.base, fleet: fleet, total: len(cases)}
+	r := &runner{segue: o.segue, work: work, base: router.base, fleet: fleet, total: len(cases), alone: make(chan struct{}, ownRouters)}
 	outcomes, err := r.run(ctx, o, tools, cases, stderr)
-	if err != nil {
-		return err
-	}
 	for _, f := range outcomes {
 		if o.verbose || len(f.found) > 0 {
 			show(stdout, f)
@@ -71,6 +70,9 @@ func (t *tally) clients(ctx context.Context, o options, cache parts.Cache, work 
 		}
 	}
 	table(stdout, o.clients, outcomes)
+	if err != nil { // after what is known
+		return err
+	}
 	leftOut(stdout, rules)
 	t.clientCount, t.cells = len(o.clients), len(outcomes)
 	return nil
@@ -99,9 +101,13 @@ func show(w io.Writer, f outcome) {
 
 // runner runs cases.
 type runner struct {
+	segue, work string
+	// base and fleet are those of all cases that leave the upstreams as they were.
 	base  string
 	fleet *upstream.Fleet
 	total int
+	// alone has a place for each case with a router of its own.
+	alone chan struct{}
 
 	mu       sync.Mutex
 	outcomes []outcome
@@ -172,25 +178,48 @@ func (r *runner) client(ctx context.Context, o options, d *driver, c matrix.Clie
 
 // one runs one case.
 func (r *runner) one(ctx context.Context, d *driver, c matrix.Case) (outcome, error) {
-	if err := r.fleet.Script(c.Key(), c.Plan()); err != nil {
-		return outcome{}, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, caseWithin)
 	defer cancel()
-	result, err := d.ask(ctx, c.Task(r.base))
+	if !c.Refuses() {
+		return r.play(ctx, d, c, r.base, r.fleet)
+	}
+	select {
+	case r.alone <- struct{}{}:
+	case <-ctx.Done():
+		return outcome{}, context.Cause(ctx)
+	}
+	defer func() { <-r.alone }()
+	fleet, err := upstream.New(2)
 	if err != nil {
 		return outcome{}, err
 	}
-	attempts := r.ended(ctx, c.Key())
-	return outcome{Case: c, result: result, found: matrix.Judge(c, result, attempts)}, nil
+	defer fleet.Close()
+	router, err := startRouter(ctx, r.segue, r.work, fmt.Sprintf("router-%d", c.N), noWait, fleet)
+	if err != nil {
+		return outcome{}, err
+	}
+	defer router.stop()
+	return r.play(ctx, d, c, router.base, fleet)
+}
+
+// play runs one case on a router and its upstreams.
+func (r *runner) play(ctx context.Context, d *driver, c matrix.Case, base string, fleet *upstream.Fleet) (outcome, error) {
+	if err := fleet.Script(c.Key(), c.Plan()); err != nil {
+		return outcome{}, err
+	}
+	result, err := d.ask(ctx, c.Task(base))
+	if err != nil {
+		return outcome{}, err
+	}
+	return outcome{Case: c, result: result, found: matrix.Judge(c, result, ended(ctx, fleet, c.Key()))}, nil
 }
 
 // ended waits until the upstreams are done with a case.
-func (r *runner) ended(ctx context.Context, key string) []upstream.Attempt {
+func ended(ctx context.Context, fleet *upstream.Fleet, key string) []upstream.Attempt {
 	ctx, cancel := context.WithTimeout(ctx, cancelWithin)
 	defer cancel()
 	for {
-		attempts := r.fleet.Attempts(key)
+		attempts := fleet.Attempts(key)
 		running := false
 		for _, a := range attempts {
 			running = running || a.Ended.IsZero()

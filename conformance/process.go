@@ -33,6 +33,7 @@ const config = `router:
   upstreams:
 %s  upstream_silence: {prefill: 3s, decode: 3s, whole: 3s}
   max_attempts: 2
+  queue: {depth: 64, wait: %s}
   retry: {sdk_attempts: 1, max_prefill_tokens: 0, max_time: 0s, budget_share: 1, budget_burst: 1000000000}
 `
 
@@ -44,14 +45,20 @@ type program struct {
 	base string
 }
 
+// How long a request waits for an upstream that takes it.
+const (
+	queueWait = "5s"
+	noWait    = "0s"
+)
+
 // startRouter runs the program under test before a fleet, and waits until it serves the fleet's model.
-func startRouter(ctx context.Context, segue, work, name string, fleet *upstream.Fleet) (*program, error) {
+func startRouter(ctx context.Context, segue, work, name, wait string, fleet *upstream.Fleet) (*program, error) {
 	var list strings.Builder
 	for i, u := range fleet.URLs() {
 		fmt.Fprintf(&list, "    - {id: u%d, url: %q}\n", i+1, u)
 	}
 	file := filepath.Join(work, name+".yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, config, list.String()), 0o644); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, config, list.String(), wait), 0o644); err != nil {
 		return nil, err
 	}
 	stderr, err := os.Create(filepath.Join(work, name+".stderr"))

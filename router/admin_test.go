@@ -209,13 +209,13 @@ func (c closing) Close() error { *c.closed = true; return c.pipes.Close() }
 
 func TestConfig_Validate(t *testing.T) {
 	good := router.DefaultConfig()
-	good.Agents = []fleet.Member{{ID: "a", Addr: "127.0.0.1:1"}, {ID: "b", Addr: "b:1"}}
+	good.Agents = []fleet.Member{{ID: "a", Addr: "127.0.0.1:1"}, {ID: "b", Addr: "127.0.0.1:2"}}
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)
 	}
 	bad := good
 	bad.Listen, bad.Admin = "8080", "8080"
-	bad.Agents = []fleet.Member{{ID: "a", Addr: "127.0.0.1:1"}, {ID: "a", Addr: "a:1"}, {ID: "", Addr: "nope"}}
+	bad.Agents = []fleet.Member{{ID: "a", Addr: "127.0.0.1:1"}, {ID: "a", Addr: "127.0.0.1:1"}, {ID: "", Addr: "nope"}}
 	bad.Protection, bad.OnUnprotected = "maybe", "panic"
 	bad.Window, bad.MaxAttempts, bad.MaxTakeovers, bad.MaxBody, bad.Queue.Depth = 0, 0, -1, 1, -1
 	bad.CommitTimeout, bad.StallTimeout, bad.HeaderHold, bad.ClientStall, bad.Drain, bad.Queue.Wait = 0, 0, -1, 0, -1, -1

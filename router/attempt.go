@@ -152,6 +152,7 @@ func (s *session) begin(ctx context.Context, kind string, claim *fleet.Claim, h 
 
 // record notes an attempt that is about to begin.
 func (s *session) record(a *attempt) {
+	s.attempts++
 	holder := ""
 	if a.holder != nil {
 		holder = a.holder.node().ID()
@@ -192,7 +193,9 @@ func (s *session) takeover(ctx context.Context, from, h *holder) *attempt {
 		OutputDigest: s.outputDigest(), TextEnd: uint64(s.gate.TextEnd()), Request: s.wire, Protection: protectionModes[s.wish], Holder: h.peer(),
 		RequireProtection: s.mustProtect(), Window: uint32(s.cfg.Window), CommitTimeoutMs: uint32(s.cfg.CommitTimeout.Milliseconds()),
 	}
-	return s.begin(ctx, kindTakeover, s.r.fleet.Occupy(node), h, func(ctx context.Context, lease *seguev1.Lease, opts ...grpc.CallOption) (eventStream, error) {
+	claim := s.r.fleet.Occupy(node)
+	claim.Expect(s.outstanding() - s.gate.Len())
+	return s.begin(ctx, kindTakeover, claim, h, func(ctx context.Context, lease *seguev1.Lease, opts ...grpc.CallOption) (eventStream, error) {
 		request.Lease = lease
 		stream, err := client.Takeover(ctx, request, opts...)
 		return takeoverStream{stream}, err

@@ -132,7 +132,7 @@ func DefaultConfig() Config {
 		OnUnprotected:   UnprotectedContinue,
 		MaxAttempts:     2,
 		MaxTakeovers:    8,
-		Retry:           Retry{SDKAttempts: 1, MaxPrefillTokens: 32768, MaxTime: time.Minute, BudgetShare: 0.1, BudgetBurst: 131072},
+		Retry:           Retry{SDKAttempts: 1, MaxPrefillTokens: 32768, MaxTime: 5 * time.Minute, BudgetShare: 0.1, BudgetBurst: 131072},
 		TakeoverWait:    5 * time.Second,
 		StallTimeout:    2 * time.Second,
 		UncertainSource: SourceFence,
@@ -238,6 +238,9 @@ func (c Config) validateAgents(bad func(key, format string, args ...any)) {
 		}
 		if _, port, err := net.SplitHostPort(a.Addr); err != nil || port == "0" {
 			bad(key+".addr", "%q is not host:port of a running agent", a.Addr)
+		}
+		if !(a.Weight >= 0 && a.Weight <= 1e6) {
+			bad(key+".weight", "is %v, want above 0 to 1000000", a.Weight)
 		}
 		if addrs[a.Addr] {
 			bad(key+".addr", "%q is used twice", a.Addr)

@@ -54,7 +54,7 @@ func (r *Router) dispatch(kind openai.Kind, body []byte) (*routed, error) {
 		reason = reasonUnsupported + "=" + e.Param
 	}
 	routed, relayedErr := r.toUpstream(kind, body, reason)
-	if relayedErr != nil && err != nil {
+	if e, ok := errors.AsType[*openai.Error](relayedErr); ok && e.Code == openai.CodeModelNotFound && err != nil {
 		return nil, err // no upstream has the model: what agents can't do is the reason
 	}
 	return routed, relayedErr

@@ -103,7 +103,7 @@ func (s *session) failure(end ending) *openai.Error {
 	case statusClientGone:
 		e.Message = "the client closed its side of the connection; keep it open until the answer is complete"
 	case http.StatusTooManyRequests:
-		e.Message = "all contexts are in use: " + e.Detail + "; try again later, or add agents"
+		e.Message = "all contexts are in use: " + e.Detail + "; try again later, or add replicas"
 	default:
 		e.Message = fmt.Sprintf("no output was produced (%s); request %s may be repeated%s", causeText(e), e.RequestID, s.costText(end.noRetry))
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/seguekv/segue/engines"
 	"github.com/seguekv/segue/fence"
+	"github.com/seguekv/segue/router/fleet"
 	"github.com/seguekv/segue/router/openai"
 	"github.com/seguekv/segue/snapshot"
 )
@@ -24,6 +25,8 @@ const (
 	headerRequestID  = "X-Request-Id"
 	headerProtection = "X-Segue-Protection"
 	headerSession    = "X-Segue-Session"
+	// headerAttempts counts attempts; a trailer of streams.
+	headerAttempts = "X-Segue-Attempts"
 
 	maxRequestID = 128
 	// bodyTimeout bounds the upload of a request body.
@@ -158,6 +161,10 @@ func (r *Router) generate(c *client, req *http.Request, tenant, id string, kind 
 		return err
 	}
 	s.tenant, s.kind, s.relayed.reason, s.sdkRetry = tenant, in.kind, in.reason, sdkRetry(req)
+	if s.kind == fleet.KindServer && s.mustProtect() {
+		return &openai.Error{Status: http.StatusServiceUnavailable, Code: openai.CodeUnprotected, Cause: string(CauseUnprotected), Detail: in.reason,
+			Message: "the request runs on an upstream without an agent, where it can't be protected (" + in.reason + "), and router.on_unprotected is fail; send X-Segue-Protection: off to run it all the same"}
+	}
 	if done, err := r.begin(s, req.URL.Path, key, in.body); done || err != nil {
 		return err
 	}
@@ -261,6 +268,7 @@ func (r *Router) newSession(c *client, req *openai.Request, wish Protection, req
 	}
 	s.envelope = envelope
 	c.w.Header().Set(headerSession, id.String())
+	c.attempts = func() int { return s.attempts }
 	if req.Stream {
 		s.out = &streamed{client: c, envelope: envelope, granted: s.granted, ids: req.ReturnTokenIDs}
 	} else {

@@ -19,6 +19,9 @@ const headerReplayed = "Idempotent-Replayed"
 
 // begin enters a session into the journal. done: a request with the same key has finished, and its answer is written.
 func (r *Router) begin(s *session, endpoint, key string, body []byte) (done bool, err error) {
+	if err := r.journal.Healthy(); err != nil && key != "" {
+		return false, repeated(err) // a key that may be forgotten promises too much
+	}
 	entry, err := r.journal.Begin(journal.New{
 		Tenant: s.tenant, RequestID: s.rec.requestID(), Session: s.id.String(), Model: s.req.Engine.Model, Endpoint: endpoint,
 		Stream: s.req.Stream, Protection: string(s.wish), RetryBudget: s.cfg.MaxAttempts - 1, Key: key,

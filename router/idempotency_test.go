@@ -212,8 +212,9 @@ func TestIdempotency_KeyForms(t *testing.T) {
 }
 
 func TestIdempotency_Running(t *testing.T) {
-	goOn := make(chan struct{})
+	var goOn chan struct{}
 	journalled(t, "", "u", func(_ *router.Config, w *relays) {
+		goOn = make(chan struct{})
 		w.servers["u"].play = func(a *answer) {
 			_ = a.role() && a.deltas(2)
 			<-goOn

@@ -12,6 +12,9 @@ import (
 	"github.com/seguekv/segue/router/openai"
 )
 
+// attemptsTrailer comes after a stream, for clients and proxies that read trailers.
+const attemptsTrailer = http.TrailerPrefix + headerAttempts
+
 // contentTypeJSON is of answers in one piece.
 const contentTypeJSON = "application/json"
 
@@ -43,6 +46,8 @@ type client struct {
 	stall time.Duration
 	// tape, when there is one, gets a copy of what is written of the answer.
 	tape *tape
+	// attempts, when set, counts the attempts so far.
+	attempts func() int
 	// ending, when set, is called once, with the whole answer on tape and before its last bytes are written.
 	ending func()
 }
@@ -57,6 +62,13 @@ func newClient(w http.ResponseWriter, stall time.Duration) *client {
 func (c *client) extend() {
 	// Not every writer has deadlines; one without them blocks as long as its client.
 	_ = c.rc.SetWriteDeadline(time.Now().Add(c.stall))
+}
+
+// count sets a header, or a trailer, to the number of attempts.
+func (c *client) count(name string) {
+	if c.attempts != nil {
+		c.w.Header().Set(name, strconv.Itoa(c.attempts()))
+	}
 }
 
 // last hands the end of an answer to the socket.
@@ -87,6 +99,7 @@ func (c *client) send(b []byte) error {
 func (c *client) writeJSON(status int, body []byte) error {
 	h := c.w.Header()
 	h.Set("Content-Type", contentTypeJSON)
+	c.count(headerAttempts)
 	h.Set("Content-Length", strconv.Itoa(len(body)+1))
 	c.w.WriteHeader(status)
 	return c.last(append(body, '\n'))
@@ -248,6 +261,7 @@ func (s *streamed) finish(reason string, u openai.Usage, t openai.Tokens) error 
 		s.buf = openai.AppendEvent(s.buf, s.envelope.Usage(u))
 	}
 	s.buf = append(s.buf, openai.Done...)
+	s.client.count(attemptsTrailer)
 	return s.client.last(s.buf)
 }
 
@@ -255,6 +269,7 @@ func (s *streamed) relay(payload []byte) error { return s.event(payload) }
 
 func (s *streamed) relayed() error {
 	s.open()
+	s.client.count(attemptsTrailer)
 	return s.client.last([]byte(openai.Done))
 }
 
@@ -267,6 +282,7 @@ func (s *streamed) fail(e *openai.Error, u openai.Usage) error {
 			return err
 		}
 	}
+	s.client.count(attemptsTrailer)
 	return s.event(e.Body())
 }
 

@@ -4,12 +4,15 @@
 package router
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
+	"github.com/tidwall/gjson"
 	"google.golang.org/grpc"
 
 	upstream "github.com/seguekv/segue/engines/openai"
@@ -23,8 +26,9 @@ import (
 type relayed struct {
 	// reason is why the session isn't on an agent.
 	reason string
-	// preamble are events without content, which wait for content: they commit to nothing.
+	// preamble are events without content, which wait for content: they commit to nothing. waiting is their size.
 	preamble [][]byte
+	waiting  int
 	// bytes of events with content.
 	bytes int
 }
@@ -54,16 +58,37 @@ func (r *reply) allowed() time.Duration {
 	return time.Until(r.progress.Add(bound))
 }
 
-// messagesAhead is how many messages a reader may be ahead of its session.
-const messagesAhead = 8
+const (
+	// messagesAhead is how many messages a reader may be ahead of its session.
+	messagesAhead = 8
+	// preambleLimit bounds what waits for content, in bytes.
+	preambleLimit = 1 << 20
+)
 
 // relayPaths are the API's.
 var relayPaths = [...]string{openai.Chat: "/v1/chat/completions", openai.Completion: "/v1/completions"}
 
+// choices is how many a request asks for: n for each prompt. 0: that can't be told, and is the upstream's matter.
+func choices(kind openai.Kind, body []byte) int {
+	n := int64(1)
+	if v := gjson.GetBytes(body, "n"); v.Exists() && v.Type != gjson.Null {
+		n = v.Int()
+	}
+	if prompt := gjson.GetBytes(body, "prompt"); kind == openai.Completion && prompt.IsArray() {
+		if list := prompt.Array(); len(list) > 0 && list[0].Type != gjson.Number { // else the ids of one
+			n = min(n, upstream.MaxChoices) * int64(len(list))
+		}
+	}
+	if n < 1 || n > upstream.MaxChoices {
+		return 0
+	}
+	return int(n)
+}
+
 // relay runs the request on the claim's upstream.
 func (s *session) relay(ctx context.Context, kind string, claim *fleet.Claim) *attempt {
 	target := claim.Node.Handle().(server)
-	s.relayed.preamble, s.relayed.bytes = nil, 0
+	s.relayed.preamble, s.relayed.waiting, s.relayed.bytes = nil, 0, 0
 	envelope := upstream.Envelope{
 		ID: s.envelope.ID, Model: s.envelope.Model, Created: s.envelope.Created, Fingerprint: s.envelope.Fingerprint,
 		Tenant: s.tenant, Session: s.id.String(), IncludeUsage: s.req.IncludeUsage,
@@ -72,7 +97,7 @@ func (s *session) relay(ctx context.Context, kind string, claim *fleet.Claim) *a
 	a := &attempt{
 		node: claim.Node, claim: claim, epoch: s.gate.Epoch(), kind: kind, messages: make(chan message, messagesAhead), heard: now, began: now,
 		reply: &reply{
-			transcript: upstream.NewTranscript(upstream.Rules{Envelope: envelope, HoldToolCalls: true}),
+			transcript: upstream.NewTranscript(upstream.Rules{Envelope: envelope, Choices: choices(s.req.Kind, s.req.Body), HoldToolCalls: true}),
 			progress:   now, silence: s.cfg.UpstreamSilence, stream: s.req.Stream, buffers: make([][]byte, messagesAhead+2),
 		},
 	}
@@ -97,7 +122,11 @@ func (a *attempt) readReply(ctx context.Context, target server, path string, bod
 		fail(&upstream.EndError{Cause: upstream.CauseInvalidRequest, Detail: err.Error(), Deterministic: true, Status: http.StatusBadRequest})
 		return
 	}
-	answer, err := target.Open(ctx, path, prepared, header)
+	// After [DONE] the call outlives the attempt for a moment, so that its connection can be used again.
+	call, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	outlive := context.AfterFunc(ctx, stop)
+	answer, err := target.Open(call, path, prepared, header)
 	if err != nil {
 		fail(err)
 		return
@@ -121,7 +150,11 @@ func (a *attempt) readReply(ctx context.Context, target server, path string, bod
 		if ev.Comment {
 			continue
 		}
-		if !a.send(ctx, message{chunk: a.reply.lend(ev)}) {
+		done := ev.Done()
+		if done {
+			outlive() // who takes in the event ends ctx
+		}
+		if !a.send(ctx, message{chunk: a.reply.lend(ev)}) || done {
 			return
 		}
 	}
@@ -132,7 +165,7 @@ func (r *reply) lend(ev upstream.Event) *upstream.Event {
 	b := append(r.buffers[r.next][:0], ev.Data...)
 	r.buffers[r.next] = b
 	r.next = (r.next + 1) % len(r.buffers)
-	return &upstream.Event{Name: ev.Name, Data: b}
+	return &upstream.Event{Name: bytes.Clone(ev.Name), Data: b}
 }
 
 // upstreamEnding is what the end of an upstream's answer means here.
@@ -141,7 +174,9 @@ func upstreamEnding(err error) ending {
 	if !ok {
 		return ending{cause: CauseReset, detail: err.Error(), private: true}
 	}
-	end := ending{cause: Cause(e.Cause), detail: e.Detail, status: e.Status, object: e.Object, retryAfter: e.RetryAfter}
+	// Some clients look for the terminator anywhere in an event.
+	detail := strings.ReplaceAll(e.Detail, "[DONE]", "its terminator")
+	end := ending{cause: Cause(e.Cause), detail: detail, status: e.Status, object: e.Object, retryAfter: e.RetryAfter}
 	switch e.Cause {
 	case upstream.CauseConnect:
 		end.refused, end.private = true, true
@@ -184,23 +219,28 @@ func (s *session) takeReply(a *attempt, m message) (ending, outcome) {
 	switch {
 	case len(step.Emit) == 0:
 		return ending{}, goOn
-	case !step.Content:
-		if !s.gate.ContentWritten() {
-			s.relayed.preamble = append(s.relayed.preamble, append([]byte(nil), step.Emit...))
-			return ending{}, goOn
+	case !step.Content && !s.gate.ContentWritten():
+		if s.relayed.waiting += len(step.Emit); s.relayed.waiting > preambleLimit {
+			return *malformed("over %d bytes of events without content", preambleLimit), ended
 		}
-		return s.afterWrite(s.out.relay(step.Emit))
+		s.relayed.preamble = append(s.relayed.preamble, append([]byte(nil), step.Emit...))
+		return ending{}, goOn
 	}
-	if end := s.accept(a, step.Tokens, len(step.Emit)); end != nil {
-		return *end, ended
+	write := s.out.relay
+	if step.Content {
+		if end := s.accept(a, step.Tokens, len(step.Emit)); end != nil {
+			return *end, ended
+		}
+		write = s.handRelay
 	}
-	return s.afterWrite(s.handRelay(step.Emit))
+	return s.afterWrite(write(step.Emit))
 }
 
 // progressed notes that content came.
 func (s *session) progressed(a *attempt) {
 	if !a.reply.content {
 		a.reply.content = true
+		a.claim.Succeed() // it answers: what others failed of there is over
 		s.entry.Phase(journal.PhaseDecode)
 		s.prefillTime = max(s.prefillTime, a.heard.Sub(a.began))
 		s.mended(a, a.heard)
@@ -209,9 +249,11 @@ func (s *session) progressed(a *attempt) {
 	s.lastToken = a.heard
 }
 
-// accept passes so many tokens, whose events have size bytes, through the gate.
+// accept passes so many tokens, whose events have size bytes, through the gate. A token takes a byte at least: an
+// upstream's count beyond that isn't believed.
 func (s *session) accept(a *attempt, tokens, size int) *ending {
 	s.relayed.bytes += size
+	tokens = min(tokens, size)
 	for range tokens {
 		if err := s.gate.Append(a.epoch, s.gate.Len(), 0, s.relayed.bytes); err != nil {
 			return malformed("%v", err)
@@ -327,7 +369,6 @@ func (s *session) closeGate(a *attempt, finish string, u openai.Usage) *ending {
 		s.entry.Tool(c.ID, c.Name, c.Arguments)
 	}
 	s.mended(a, time.Now())
-	a.claim.Succeed()
 	a.claim.Release() // the place isn't needed while the client reads the rest
 	return nil
 }

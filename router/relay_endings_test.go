@@ -261,9 +261,9 @@ func TestRelay_ToolCallsAreWholeAndOnce(t *testing.T) {
 		w.servers["s2"].play = calls
 		resp := w.post("/v1/chat/completions", chat(true, `"tools":[{"type":"function"}]`))
 		tr := w.stream(resp)
-		got := toolCalls(t, tr.raw)
+		got := joinedCalls(t, tr.raw)
 		session := resp.Header.Get("X-Segue-Session")
-		want := []toolCall{
+		want := []joinedCall{
 			{openai.CallID(keys.DefaultTenant, session, 0, 0), "get_weather", `{"city":"Oslo"}`, 1},
 			{openai.CallID(keys.DefaultTenant, session, 0, 1), "get_time", `{}`, 1},
 		}
@@ -276,15 +276,15 @@ func TestRelay_ToolCallsAreWholeAndOnce(t *testing.T) {
 	})
 }
 
-// toolCall is one call as a client joins it; chunks counts its fragments.
-type toolCall struct {
+// joinedCall is one call as a client joins it; chunks counts its fragments.
+type joinedCall struct {
 	id, name, arguments string
 	chunks              int
 }
 
-func toolCalls(t *testing.T, raw string) []toolCall {
+func joinedCalls(t *testing.T, raw string) []joinedCall {
 	t.Helper()
-	var calls []toolCall
+	var calls []joinedCall
 	for line := range strings.Lines(raw) {
 		data, ok := strings.CutPrefix(strings.TrimSpace(line), "data: {")
 		if !ok {
@@ -307,7 +307,7 @@ func toolCalls(t *testing.T, raw string) []toolCall {
 		for _, choice := range c.Choices {
 			for _, k := range choice.Delta.ToolCalls {
 				for len(calls) <= k.Index {
-					calls = append(calls, toolCall{})
+					calls = append(calls, joinedCall{})
 				}
 				to := &calls[k.Index]
 				to.id, to.name, to.arguments, to.chunks = to.id+k.ID, to.name+k.Function.Name, to.arguments+k.Function.Arguments, to.chunks+1

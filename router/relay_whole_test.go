@@ -276,6 +276,7 @@ func TestRelay_FailedStatuses(t *testing.T) {
 func TestRelay_Connect(t *testing.T) {
 	relay(t, "", "s1 s2", func(c *router.Config, _ *relays) { c.MaxAttempts = 1 }, func(t *testing.T, w *relays) {
 		w.servers["s1"].cut(true)
+		w.settle() // the router sees that its idle connections are gone
 		resp := w.post("/v1/chat/completions", chat(true, ""))
 		if tr := w.stream(resp); tr.text != words(0, total) || !tr.done {
 			t.Errorf("%s", tr.raw)
@@ -284,6 +285,7 @@ func TestRelay_Connect(t *testing.T) {
 			t.Errorf("ran %q", got)
 		}
 		w.servers["s2"].cut(true)
+		w.settle() // the router sees that its idle connections are gone
 		resp = w.post("/v1/chat/completions", chat(true, ""))
 		if e := w.failure(resp); resp.StatusCode != 503 || resp.Header.Get("Retry-After") != "1" || e.Partial || !e.Retryable || strings.Contains(e.Message, "s2:8000") {
 			t.Errorf("status %d: %+v", resp.StatusCode, e)

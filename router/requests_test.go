@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -33,8 +34,11 @@ func stepped(step <-chan struct{}) func(*answer) {
 }
 
 func TestRequests_LiveThenDone(t *testing.T) {
-	step := make(chan struct{})
-	journalled(t, "", "u", func(_ *router.Config, w *relays) { w.servers["u"].play = stepped(step) }, func(t *testing.T, l *lives) {
+	var step chan struct{}
+	journalled(t, "", "u", func(_ *router.Config, w *relays) {
+		step = make(chan struct{})
+		w.servers["u"].play = stepped(step)
+	}, func(t *testing.T, l *lives) {
 		answered := make(chan reply, 1)
 		go func() { answered <- l.chat(true, "X-Request-Id", "mine") }()
 		for _, want := range []struct {
@@ -142,8 +146,9 @@ func TestRequests_Crash(t *testing.T) {
 // A journal that fails in mid-stream costs its own record only.
 func TestRequests_JournalFailsInMidStream(t *testing.T) {
 	const tokens = 300
-	step := make(chan struct{})
+	var step chan struct{}
 	journalled(t, "", "u", func(_ *router.Config, w *relays) {
+		step = make(chan struct{})
 		w.servers["u"].play = func(a *answer) {
 			_ = a.role() && a.deltas(3)
 			<-step
@@ -199,7 +204,7 @@ func TestRequests_Operators(t *testing.T) {
 		for _, authorization := range []string{acme, other} {
 			r := l.chat(true, "X-Request-Id", "mine", "Authorization", authorization)
 			sessions = append(sessions, r.header.Get("X-Segue-Session"))
-			time.Sleep(time.Hour) // virtual
+			time.Sleep(time.Minute) // virtual
 		}
 		r := l.ask("router", "POST", "/v1/chat/completions", chat(true, `"max_tokens":9`), "X-Request-Id", "third", "Authorization", acme)
 		sessions = append(sessions, r.header.Get("X-Segue-Session"))
@@ -209,7 +214,7 @@ func TestRequests_Operators(t *testing.T) {
 			"?phase=failed":                      {sessions[2]},
 			"?phase=done&tenant=acme":            {sessions[0]},
 			"?limit=2":                           {sessions[2], sessions[1]},
-			"?since=90m":                         {sessions[2], sessions[1]},
+			"?since=90s":                         {sessions[2], sessions[1]},
 			"?since=2999-01-01T00:00:00Z":        {},
 			"?phase=queued":                      {},
 			"?tenant=nobody":                     {},
@@ -261,14 +266,17 @@ func TestRequests_Operators(t *testing.T) {
 
 // A long poll answers at the next change, at the end of its time, and at once for what has ended.
 func TestRequests_Watch(t *testing.T) {
-	step := make(chan struct{})
-	journalled(t, "", "u", func(_ *router.Config, w *relays) { w.servers["u"].play = stepped(step) }, func(t *testing.T, l *lives) {
+	var step chan struct{}
+	journalled(t, "", "u", func(_ *router.Config, w *relays) {
+		step = make(chan struct{})
+		w.servers["u"].play = stepped(step)
+	}, func(t *testing.T, l *lives) {
 		answered := make(chan reply, 1)
 		go func() { answered <- l.chat(true, "X-Request-Id", "mine") }()
 		synctest.Wait()
 		poll := func(after string) (reply, journal.Request, time.Duration) {
 			began := time.Now()
-			r := l.ask("admin", "GET", "/v1/requests/mine?wait=4s&after="+after, "")
+			r := l.ask("admin", "GET", "/v1/requests/mine?wait=4s&after="+url.QueryEscape(after), "")
 			var v journal.Request
 			if err := json.Unmarshal([]byte(r.body), &v); err != nil || r.header.Get("ETag") == "" {
 				t.Fatalf("status %d, header %v, %s", r.status, r.header, r.body)

@@ -109,6 +109,7 @@ type Router struct {
 	journal    *journal.Journal
 	keys       *keys.Keys
 	security   security
+	upstreams  []fleet.Server
 	// grantor names this process in leases.
 	grantor string
 	// bodies has one place for each request body that may be read and parsed.
@@ -130,11 +131,11 @@ func New(cfg Config, deps Deps) (*Router, error) {
 	if err := r.openSecurity(); err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
-	upstreams, err := servers(cfg.Upstreams, r.deps)
-	if err != nil {
+	var err error
+	if r.upstreams, err = servers(cfg.Upstreams, r.deps); err != nil {
 		return nil, err
 	}
-	r.fleet = fleet.New(fleet.Config{Members: cfg.Agents, Servers: upstreams, QueueDepth: cfg.Queue.Depth, Dial: r.deps.Dial, Credentials: r.security.credentials(), Log: r.log, Leases: leases})
+	r.fleet = fleet.New(fleet.Config{Members: cfg.Agents, Servers: r.upstreams, QueueDepth: cfg.Queue.Depth, Dial: r.deps.Dial, Credentials: r.security.credentials(), Log: r.log, Leases: leases})
 	if r.metrics, err = newMetrics(r.deps.Registerer, r.fleet, r.registry); err != nil {
 		return nil, fmt.Errorf("register router metrics: %w", err)
 	}
@@ -196,7 +197,11 @@ func (r *Router) Run(ctx context.Context) error {
 	stopJournal() // after the last session's end is in it
 	// Last, so that the drain can be watched.
 	_ = operators.Close()
-	return errors.Join(err, ignoreFirst(group.Wait(), err), r.journal.Close())
+	err = errors.Join(err, ignoreFirst(group.Wait(), err), r.journal.Close())
+	for _, u := range r.upstreams {
+		u.Handle.(server).CloseIdle()
+	}
+	return err
 }
 
 // ignoreFirst leaves out an error that is reported already.

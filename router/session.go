@@ -65,6 +65,8 @@ type session struct {
 	unprotectedCause string
 
 	starts, takeovers int
+	// attempts counts everything that was asked of a node for the request.
+	attempts int
 	// sdkRetry is how often the client's library has repeated the request, as it says.
 	sdkRetry int
 	// promptEstimate stands for the prompt's length until an agent has told it. prefillTime is the longest that a run
@@ -321,6 +323,9 @@ func (s *session) follow(ctx context.Context, a *attempt) (ending, outcome) {
 			due = time.Now().Add(allowed)
 		case <-stall.C:
 			if len(a.messages) > 0 || time.Since(due) > stallGrace {
+				if a.reply != nil {
+					bound = max(a.reply.allowed(), stallGrace)
+				}
 				stall.Reset(bound)
 				due = time.Now().Add(bound)
 				continue

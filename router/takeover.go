@@ -191,7 +191,11 @@ func (s *session) refused(a *attempt, end ending) {
 			s.forget(a.holder.node())
 		}
 		s.starts--
-		s.refusers = append(s.refusers, node)
+		if a.reply != nil {
+			s.tried = append(s.tried, node) // it was asked; what it says of itself can't be known to pass
+		} else {
+			s.refusers = append(s.refusers, node)
+		}
 		a.node.Suspect(down, "refused a session: "+end.text())
 		if down {
 			a.claim.Fail(end.text())

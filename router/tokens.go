@@ -143,6 +143,7 @@ func (s *session) onToken(a *attempt, t *seguev1.Token) *ending {
 	}
 	now := time.Now()
 	if before == 0 {
+		a.claim.Succeed() // it answers: what others failed of there is over
 		s.entry.Phase(journal.PhaseDecode)
 		s.prefillTime = max(s.prefillTime, now.Sub(a.began))
 	}
@@ -207,7 +208,6 @@ func (s *session) onFinish(a *attempt, f *seguev1.Finish) *ending {
 	}
 	s.mended(a, time.Now())
 	a.lease.Revoke()
-	a.claim.Succeed()
 	a.claim.Release() // the context isn't needed while the client reads the rest
 	from := s.delivery.delivered
 	sent := from

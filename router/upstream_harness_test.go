@@ -67,6 +67,9 @@ type askedState struct {
 	over    bool
 }
 
+// ended reports that a script which never ends has noticed that the router is gone.
+func (s askedState) ended() bool { return s.over || !s.closed.IsZero() }
+
 func (q *asked) state() askedState {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -363,6 +366,7 @@ func newRelays(t *testing.T, agents, servers string, change func(*router.Config,
 		servers: map[string]*oai{}, journal: journal.NewMemory(),
 	}
 	cfg := router.DefaultConfig()
+	cfg.InsecurePlaintext = true // the names aren't those of this machine
 	cfg.UpstreamSilence = router.Silence{Prefill: 8 * time.Second, Decode: 5 * time.Second, Whole: 20 * time.Second}
 	for id := range strings.FieldsSeq(agents) {
 		w.agents[id] = newAgent(id)

@@ -11,7 +11,7 @@ now() { date +%s; }
 t0=$(now)
 
 tools/step.sh 'download Go modules' go list -deps -test ./... >/dev/null
-tools/step.sh 'download parts' make -s deps
+tools/step.sh 'download parts' go run ./tools/deps -only llama,model,server
 t1=$(now)
 
 tools/step.sh 'compile programs' make -s build
@@ -19,8 +19,8 @@ tools/step.sh 'compile and vet tests' go vet ./...
 go build -o /dev/null ./tools/testreport
 t2=$(now)
 
-eval "$(go run ./tools/deps -env)"
-export SEGUE_LLAMA_LIB SEGUE_LLAMA_MODEL SEGUE_REQUIRE_MODEL=1
+eval "$(go run ./tools/deps -env -only llama,model,server)"
+export SEGUE_LLAMA_LIB SEGUE_LLAMA_MODEL SEGUE_LLAMA_SERVER SEGUE_REQUIRE_MODEL=1
 code=0
 go test -json -count=1 -timeout 15m "$@" ./... | go run ./tools/testreport || code=$?
 t3=$(now)

@@ -12,9 +12,12 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -24,8 +27,11 @@ import (
 // exitPrecondition: what was asked for can't be done in this state, and trying again won't change that by itself.
 const exitPrecondition = 5
 
-// watchStep is how long the router may wait for a change before it answers.
-const watchStep = 20 * time.Second
+const (
+	// watchStep is how long the router may wait for a change before it answers, answerTime how long the rest may take.
+	watchStep  = 20 * time.Second
+	answerTime = 10 * time.Second
+)
 
 // requestFlags are shared by the commands about requests.
 type requestFlags struct {
@@ -62,7 +68,7 @@ func (f *requestFlags) listCommand() *cobra.Command {
 		Use: "list", Short: "List requests, newest first", Args: cobra.NoArgs,
 		Example: "  segue request list\n  segue request list --tenant acme --phase failed --since 1h --json",
 		RunE: func(c *cobra.Command, _ []string) error {
-			b, err := f.fetch(c.Context(), f.url("", f.query()))
+			b, _, err := f.fetch(c.Context(), f.url("", f.query()), answerTime)
 			if err != nil {
 				return err
 			}
@@ -85,7 +91,7 @@ func (f *requestFlags) getCommand() *cobra.Command {
 --tenant; of requests with the same request id it is the newest.`,
 		Example: "  segue request get 0123456789abcdef0123456789abcdef\n  segue request get req_0123 --tenant acme --json",
 		RunE: func(c *cobra.Command, args []string) error {
-			b, err := f.fetch(c.Context(), f.url("/"+url.PathEscape(args[0]), f.query()))
+			b, _, err := f.fetch(c.Context(), f.url("/"+url.PathEscape(args[0]), f.query()), answerTime)
 			if err != nil {
 				return err
 			}
@@ -148,11 +154,8 @@ func (f *requestFlags) query() url.Values {
 }
 
 func (f *requestFlags) url(path string, q url.Values) string {
-	at := "http://" + f.router + "/v1/requests" + path
-	if len(q) > 0 {
-		at += "?" + q.Encode()
-	}
-	return at
+	u := url.URL{RawQuery: q.Encode()}
+	return "http://" + f.router + "/v1/requests" + path + u.String()
 }
 
 // open asks the router. Without a limit the answer may take as long as it comes.
@@ -204,13 +207,8 @@ func (b *answerBody) Close() error {
 
 func unreachable(err error) error { return &exitError{code: exitUnreachable, err: err} }
 
-func (f *requestFlags) fetch(ctx context.Context, at string) ([]byte, error) {
-	b, _, err := f.fetchVersion(ctx, at, 10*time.Second)
-	return b, err
-}
-
-// fetchVersion reads an answer and its version.
-func (f *requestFlags) fetchVersion(ctx context.Context, at string, limit time.Duration) ([]byte, string, error) {
+// fetch reads an answer and its version.
+func (f *requestFlags) fetch(ctx context.Context, at string, limit time.Duration) ([]byte, string, error) {
 	body, h, err := f.open(ctx, at, limit)
 	if err != nil {
 		return nil, "", err
@@ -226,7 +224,7 @@ func (f *requestFlags) fetchVersion(ctx context.Context, at string, limit time.D
 func (f *requestFlags) watch(ctx context.Context, w io.Writer, id string) error {
 	q := f.query()
 	for shown := ""; ; {
-		b, version, err := f.fetchVersion(ctx, f.url("/"+url.PathEscape(id), q), watchStep+10*time.Second)
+		b, version, err := f.fetch(ctx, f.url("/"+url.PathEscape(id), q), watchStep+answerTime)
 		if err != nil {
 			return err
 		}
@@ -275,20 +273,19 @@ func (f *requestFlags) exportFile(out io.Writer) error {
 	n := 0
 	stop := errors.New("limit")
 	err = journal.ReadFile(f.file, func(r journal.Request) error {
-		if f.limit > 0 && n == f.limit {
+		switch {
+		case f.limit > 0 && n == f.limit:
 			return stop
-		}
-		if !choose(&r) {
+		case !choose(&r):
 			return nil
 		}
 		n++
 		return enc.Encode(r)
 	})
-	switch {
-	case errors.Is(err, stop):
-		err = nil
-	case errors.Is(err, journal.ErrLocked):
+	if errors.Is(err, journal.ErrLocked) {
 		return &exitError{code: exitPrecondition, err: fmt.Errorf("%w; or ask it: segue request export --router ADDRESS", err)}
+	} else if errors.Is(err, stop) {
+		err = nil
 	}
 	return errors.Join(err, w.Flush())
 }
@@ -306,9 +303,7 @@ func (f *requestFlags) chooser(now time.Time) (func(*journal.Request) bool, erro
 			since = now.Add(-ago)
 		}
 	}
-	switch f.phase {
-	case "", journal.PhaseQueued, journal.PhasePrefill, journal.PhaseDecode, journal.PhaseDone, journal.PhaseFailed:
-	default:
+	if !slices.Contains([]string{"", journal.PhaseQueued, journal.PhasePrefill, journal.PhaseDecode, journal.PhaseDone, journal.PhaseFailed}, f.phase) {
 		return nil, fmt.Errorf("--phase %s: want queued, prefill, decode, done or failed", f.phase)
 	}
 	if f.limit < 0 {
@@ -377,11 +372,21 @@ func endText(r *journal.Request) string {
 	}
 	switch {
 	case r.Phase == journal.PhaseDone:
-		return r.Finish
+		return printable(r.Finish)
 	case len(r.Error) > 0 && json.Unmarshal(r.Error, &e) == nil && e.Code != "":
-		return e.Code
+		return printable(e.Code)
 	}
 	return "-"
+}
+
+// printable is text without what would control a terminal: parts of it come from clients and servers.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, s)
 }
 
 func errorText(object json.RawMessage) string {
@@ -391,5 +396,5 @@ func errorText(object json.RawMessage) string {
 	if json.Unmarshal(object, &e) != nil || e.Message == "" {
 		return "no reason is recorded"
 	}
-	return e.Message
+	return printable(e.Message)
 }

@@ -93,6 +93,10 @@ func (c Case) Key() string { return upstream.Key(c.N) }
 // RequestID is the id under which the client sends the request.
 func (c Case) RequestID() string { return fmt.Sprintf("req_%d_c", c.N) }
 
+// Refuses says that an upstream answers as one that takes no work: a router then thinks so of the upstream, not of the
+// request alone, and other cases on the same upstreams would see it.
+func (c Case) Refuses() bool { return c.Ending == upstream.Status429 || c.Ending == upstream.Status503 }
+
 // Plan is what the upstreams play.
 func (c Case) Plan() upstream.Plan {
 	return upstream.Plan{Ending: c.Ending, Place: c.Place, Bad: c.Bad.attempts()}

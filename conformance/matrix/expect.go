@@ -51,7 +51,7 @@ func rows() []row {
 		{upstream.Stall, slow, unavailable, []string{"stall"}},
 		{upstream.Status429, []int{429, 503}, []string{codeNoCapacity, codeUnavailable}, []string{"no_capacity"}},
 		{upstream.Status500, bad, unavailable, []string{"engine_abort", "engine_error_event", "connect"}},
-		{upstream.Status503, bad, unavailable, []string{"engine_abort", "engine_error_event", "connect", "no_capacity"}},
+		{upstream.Status503, bad, unavailable, []string{"engine_error_event", "connect", "no_capacity", "not_ready"}},
 	}
 }
 
@@ -63,6 +63,12 @@ func rowOf(e upstream.Ending) row {
 		}
 	}
 	return row{ending: e}
+}
+
+// Refusal is the HTTP statuses and the codes that a refusal may have.
+func (c Case) Refusal() (status []int, codes []string) {
+	r := rowOf(c.Ending)
+	return r.status, r.codes
 }
 
 // maxAttempts is the router's: runs from the prompt per request.

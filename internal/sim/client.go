@@ -8,6 +8,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -41,12 +42,19 @@ type Manner struct {
 	LeaveAfter int
 	// RequestID is sent as X-Request-Id.
 	RequestID string
+	// Key is sent as Idempotency-Key. Repeat says that it was sent before.
+	Key    string
+	Repeat bool
+	// SDKRetry is how often the client's library has repeated the request, as it tells.
+	SDKRetry int
+	// Seen is called when the answer has brought so many ids in all; nil for nobody.
+	Seen func(ids int)
 }
 
 // Ask sends the request and reads the answer to its end. What kept it from being answered is in Answer.Broken.
 func (c *Client) Ask(ctx context.Context, r Request, m Manner) *Answer {
 	w := c.world
-	a := &Answer{Begun: time.Since(w.Trace.begun)}
+	a := &Answer{Begun: time.Since(w.Trace.begun), Repeat: m.Repeat}
 	defer func() { a.Ended = time.Since(w.Trace.begun) }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -62,6 +70,17 @@ func (c *Client) Ask(ctx context.Context, r Request, m Manner) *Answer {
 	if m.RequestID != "" {
 		req.Header.Set("X-Request-Id", m.RequestID)
 	}
+	if m.Key != "" {
+		req.Header.Set("Idempotency-Key", m.Key)
+	}
+	if m.SDKRetry > 0 {
+		req.Header.Set("X-Stainless-Retry-Count", strconv.Itoa(m.SDKRetry))
+	}
+	seen := func() {
+		if m.Seen != nil && len(a.IDs) > 0 {
+			m.Seen(len(a.IDs))
+		}
+	}
 	since := w.Gates.tick()
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -70,16 +89,19 @@ func (c *Client) Ask(ctx context.Context, r Request, m Manner) *Answer {
 	}
 	defer resp.Body.Close()
 	a.Session, a.Status = resp.Header.Get("X-Segue-Session"), resp.StatusCode
+	a.Replayed = resp.Header.Get("Idempotent-Replayed") != ""
 	if a.Status != http.StatusOK || !r.Stream {
 		a.readWhole(resp.Body, r.Chat)
 		if a.Status == http.StatusOK && a.Broken == nil {
 			w.Gates.read(a.Session, Read{Since: since, IDs: a.IDs})
+			seen()
 		}
 	} else {
 		a.stream(resp.Body, r.Chat, func() { since = w.Gates.tick() }, func(first int, ids []int32) bool {
 			if len(ids) > 0 {
 				w.Gates.read(a.Session, Read{Since: since, First: first, IDs: ids})
 				w.at(Moment{Point: PointRead, Label: r.Label, Index: len(a.IDs) - 1})
+				seen()
 			}
 			if m.LeaveAfter > 0 && len(a.IDs) >= m.LeaveAfter {
 				a.Left = true

@@ -25,6 +25,8 @@ type Config struct {
 	// Agent and Router change the defaults of each agent and of the router; nil for neither.
 	Agent  func(node string, c *agent.Config)
 	Router func(c *router.Config)
+	// Replay makes the router keep the answers of requests with an Idempotency-Key.
+	Replay bool
 	// Wrap decorates each new engine; nil for none. The node's name tells the engines apart.
 	Wrap func(node string, e engines.Engine) engines.Engine
 	// Hook is called at every Moment, on the goroutine that passes it, which waits: Hook may block and call World's
@@ -59,6 +61,7 @@ func (w *World) routerConfig() router.Config {
 	c := router.DefaultConfig()
 	c.InsecurePlaintext = true // the addresses are of a network of its own
 	c.Listen = RouterAddr
+	c.Journal.Replay = w.cfg.Replay
 	for _, n := range w.Nodes {
 		c.Agents = append(c.Agents, fleet.Member{ID: n.ID, Addr: n.Addr})
 	}

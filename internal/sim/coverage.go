@@ -16,11 +16,13 @@ func Kinds() []Kind {
 		StandbyLost, StoreRestart, StoreFull, LeaseSkew, LeaseJump,
 		LostTakeover, LostCancel, RepeatGenerate, RepeatTakeover, RepeatCancel, StaleTakeover,
 		SecondFault, HolderRestart, FinishFence, ClientLeave, ClientRetry,
+		JournalFails, JournalSlow, Migrate, Drain, Undrain, PlannedFault, LostPrepare, LostPark, RepeatPrepare, RepeatPark,
+		KeyRepeat, KeyReplay, ToolAction, ToolRepeat, ToolSurvives,
 	}
 }
 
 // Absent lists parts that don't exist yet: their kinds can't be hit.
-func Absent() []string { return []string{"journal", "tools", "health verdicts", "drain", "migrate"} }
+func Absent() []string { return []string{"health verdicts"} }
 
 // Tally counts what a campaign met.
 type Tally struct {
@@ -48,9 +50,15 @@ func (o *Outcome) Tally() *Tally {
 		if s.Hit {
 			t.Hit[s.Kind]++
 		}
+		if s.Undrained {
+			t.Hit[Undrain]++
+		}
 	}
 	for _, x := range o.Exchanges {
 		t.exchange(x)
+	}
+	for k, n := range map[Kind]int{ToolAction: o.Actions, ToolRepeat: o.Reclaimed, ToolSurvives: o.Survived} {
+		t.Hit[k] += n
 	}
 	return t
 }
@@ -72,6 +80,12 @@ func (t *Tally) exchange(x *Exchange) {
 	}
 	if x.Try > 0 {
 		t.Hit[ClientRetry]++
+	}
+	if a.Repeat && a.Status != 0 {
+		t.Hit[KeyRepeat]++
+	}
+	if a.Replayed {
+		t.Hit[KeyReplay]++
 	}
 	if x.Info == nil {
 		return
@@ -126,7 +140,8 @@ func (t *Tally) Table() string {
 	b.WriteString("fault kind                    drawn    hit\n")
 	for _, k := range Kinds() {
 		drawn := fmt.Sprint(t.Drawn[k])
-		if k == StoreFull || k == ClientLeave || k == ClientRetry {
+		switch k {
+		case StoreFull, ClientLeave, ClientRetry, Undrain, KeyRepeat, KeyReplay, ToolAction, ToolRepeat, ToolSurvives:
 			drawn = "-" // of worlds and clients, not of schedules
 		}
 		fmt.Fprintf(&b, "%-28s %6s %6d\n", k, drawn, t.Hit[k])

@@ -94,6 +94,10 @@ func (p *player) effect(f Fault, m *Moment, sc scene, s *Struck) (hit bool, note
 		return p.lostReply(f, sc, s), ""
 	case RepeatGenerate, RepeatTakeover, RepeatCancel, StaleTakeover:
 		return p.repeat(f, sc, s)
+	case Migrate, Drain, PlannedFault, LostPrepare, LostPark, RepeatPrepare, RepeatPark:
+		return p.ordered(f, sc, s)
+	case JournalFails, JournalSlow:
+		return p.disk(f), ""
 	}
 	return p.bend(f, sc, s), ""
 }
@@ -102,6 +106,23 @@ func (p *player) check(err error) {
 	if err != nil {
 		p.w.Trace.Addf("fault   can't be undone: %v", err)
 	}
+}
+
+// disk makes the router's disk fail, or slow.
+func (p *player) disk(f Fault) bool {
+	d := p.w.Router.Disk
+	failed, slow := d.Met()
+	if f.Kind == JournalFails {
+		d.Fail(true, f.Pick%2 == 0)
+		p.sleep(f.For)
+		d.Fail(false, false)
+	} else {
+		d.Slow(time.Duration(1+f.Amount*f.Amount*3000) * time.Millisecond)
+		p.sleep(f.For)
+		d.Slow(0)
+	}
+	failed2, slow2 := d.Met()
+	return failed2 > failed || slow2 > slow
 }
 
 func (p *player) crashEngine(f Fault, n *Node, s *Struck) bool {

@@ -8,13 +8,15 @@ import (
 	"time"
 
 	"github.com/seguekv/segue/fence"
+	"github.com/seguekv/segue/router"
 )
 
 // Examine judges an outcome by the oracle of the guarantees and adds what it finds to the problems.
 func (o *Outcome) Examine(refs map[uint64]*Reference) {
-	for _, x := range o.Exchanges {
-		o.examine(x, refs[x.Plan.Request.Label])
+	for i, x := range o.Exchanges {
+		o.examine(i, refs[x.Plan.Request.Label])
 	}
+	o.moves()
 	for id, h := range o.Histories {
 		if err := CheckGate(h); err != nil {
 			o.problem("session %.8s: %v", id, err)
@@ -23,7 +25,8 @@ func (o *Outcome) Examine(refs map[uint64]*Reference) {
 	}
 }
 
-func (o *Outcome) examine(x *Exchange, ref *Reference) {
+func (o *Outcome) examine(i int, ref *Reference) {
+	x := o.Exchanges[i]
 	a := x.Answer
 	say := func(format string, args ...any) {
 		o.problem("session %d try %d (%.8s): "+format, append([]any{x.Plan.Number, x.Try, a.Session}, args...)...)
@@ -37,6 +40,14 @@ func (o *Outcome) examine(x *Exchange, ref *Reference) {
 	}
 	if a.Broken != nil && !a.Left && !o.mayBreak(x) {
 		say("the connection broke (%v) after %d tokens, for no reason", a.Broken, len(a.IDs))
+	}
+	earlier := o.earlier(i) != nil
+	if x.Looked {
+		o.record(x, say)
+	}
+	o.key(i, say)
+	if a.Repeat && (earlier || a.Status == 409) {
+		return // an error is the answer that was interrupted, or is still being written
 	}
 	if why := o.unjustified(x); why != "" {
 		say("unjustified end: %s; status %d, %d of %d ids, error %+v", why, a.Status, len(a.IDs), len(ref.IDs), a.Err)
@@ -74,19 +85,25 @@ func (o *Outcome) during(a *Answer, before time.Duration) []*Struck {
 //  3. With one such, in every mode: no content, no error: it is retried.
 //  4. With any number, it is whole under sync if the holder that was protecting it first, and the router, met none, and
 //     the primary never counted that holder as lost.
+//
+// Orders to move, repeats of their calls, and what the disk does are no faults: they excuse nothing. But a session that
+// moves is without protection for a moment, so after one a further fault excuses more.
 func (o *Outcome) unjustified(x *Exchange) string {
 	a := x.Answer
 	if a.Whole() || a.Left || !o.Plan.roomy() || !x.Plan.stays() {
 		return ""
 	}
-	faults := o.during(a, slack)
+	faults, moves, disk := o.sort(o.during(a, slack))
+	if disk && x.Plan.Key && a.Status == 503 {
+		return "" // a key that can't be remembered
+	}
 	if len(faults) == 0 {
 		return "there was no fault"
 	}
-	if h := x.safeHolder(); h != "" && !touched(faults, h, RouterHost) {
+	if h := x.safeHolder(); h != "" && !touched(faults, h, RouterHost) && (!moves || x.moved() < 2) {
 		return "sync, and no fault touched its holder " + h
 	}
-	if len(faults) > 1 || !faults[0].single() {
+	if len(faults) > 1 || !faults[0].single() || moves || x.Plan.SDK && x.Try > 0 {
 		return ""
 	}
 	switch {
@@ -96,6 +113,45 @@ func (o *Outcome) unjustified(x *Exchange) string {
 		return "no content, and one fault: " + faults[0].Fault.String()
 	}
 	return ""
+}
+
+// sort tells faults from orders and from what the disk does. A drained node is missing: two of them count as faults.
+func (o *Outcome) sort(list []*Struck) (faults []*Struck, moves, disk bool) {
+	drains := 0
+	for _, s := range list {
+		switch s.Kind {
+		case Migrate, RepeatPrepare, RepeatPark:
+			moves = true
+		case JournalFails, JournalSlow:
+			disk = true
+		case Drain:
+			moves = true
+			drains++
+		default:
+			faults = append(faults, s)
+		}
+	}
+	if drains > 1 || drains > 0 && len(faults) > 0 {
+		for _, s := range list {
+			if s.Kind == Drain {
+				faults = append(faults, s)
+			}
+		}
+	}
+	return faults, moves, disk
+}
+
+// moved counts the session's planned takeovers.
+func (x *Exchange) moved() int {
+	n := 0
+	if x.Info != nil {
+		for _, s := range x.Info.Seams {
+			if s.Cause == router.CauseMigrate || s.Cause == router.CauseDrain {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // single reports a fault that leaves all but one node, and all links between the others, alone.

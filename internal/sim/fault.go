@@ -54,6 +54,27 @@ const (
 	// ClientLeave and ClientRetry are hit by clients that leave during a takeover and that repeat a failed request.
 	ClientLeave Kind = "client-leaves-in-takeover"
 	ClientRetry Kind = "client-retry"
+	// JournalFails and JournalSlow are the router's disk.
+	JournalFails Kind = "journal-fails"
+	JournalSlow  Kind = "journal-slow"
+	// Migrate and Drain are operators' orders; Undrain is hit at the end of a Drain.
+	Migrate Kind = "migrate"
+	Drain   Kind = "drain"
+	Undrain Kind = "undrain"
+	// PlannedFault strikes somebody in the middle of a planned takeover.
+	PlannedFault Kind = "fault-in-planned-takeover"
+	// A lost reply, and repeated calls, of a planned takeover.
+	LostPrepare   Kind = "lost-prepare-reply"
+	LostPark      Kind = "lost-park-reply"
+	RepeatPrepare Kind = "repeat-prepare"
+	RepeatPark    Kind = "repeat-park"
+	// KeyRepeat, KeyReplay, ToolAction, ToolRepeat and ToolSurvives are hit by clients: a key that is used again, an
+	// answer that was kept for it, an action that is done, one that is claimed again, and that after a router's crash.
+	KeyRepeat    Kind = "key-repeated"
+	KeyReplay    Kind = "key-replayed"
+	ToolAction   Kind = "tool-action"
+	ToolRepeat   Kind = "tool-claimed-again"
+	ToolSurvives Kind = "tool-claimed-after-crash"
 )
 
 // Fault is one entry of a schedule.
@@ -92,6 +113,29 @@ func weights() []Kind {
 		LostTakeover, LostCancel, RepeatGenerate, RepeatTakeover, RepeatCancel, StaleTakeover,
 		SecondFault, SecondFault, HolderRestart, FinishFence, FinishFence,
 	}
+}
+
+// orders says how often operators' orders and the disk's faults are drawn.
+func orders() []Kind {
+	return []Kind{
+		Migrate, Migrate, Migrate, Migrate, Drain, Drain, PlannedFault, PlannedFault, PlannedFault,
+		LostPrepare, LostPark, RepeatPrepare, RepeatPark, JournalFails, JournalFails, JournalSlow,
+	}
+}
+
+// drawOrder draws one of them.
+func drawOrder(rng *rand.Rand, number int) Fault {
+	kinds := orders()
+	f := Fault{Number: number, Kind: kinds[rng.IntN(len(kinds))], Pick: rng.IntN(1000), Amount: rng.Float64(), Role: "primary"}
+	f.At = time.Duration(50_000+rng.IntN(650_000)) * time.Microsecond
+	f.For = time.Duration(10+rng.IntN(800)) * time.Millisecond
+	if rng.IntN(4) == 0 {
+		f.For = time.Duration(1500+rng.IntN(3000)) * time.Millisecond
+	}
+	if rng.IntN(4) == 0 {
+		f.On, f.Nth = []Point{PointPrompt, PointCaptured, PointAppend, PointResume}[rng.IntN(4)], 1+rng.IntN(20)
+	}
+	return f
 }
 
 // needsTakeover are kinds that strike during one.

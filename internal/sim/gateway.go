@@ -30,6 +30,8 @@ const (
 // Gateway is the router. Its address outlives its processes.
 type Gateway struct {
 	Clock *Clock
+	// Disk has the journal.
+	Disk  *Disk
 	world *World
 	rand  *randomBytes
 
@@ -57,7 +59,7 @@ func (g *Gateway) Start() error {
 	cfg := w.routerConfig()
 	r, err := router.New(cfg, router.Deps{
 		Log: w.Trace.logger(RouterHost), Registerer: l.metrics, Gatherer: l.metrics, Clock: g.Clock.fence(),
-		Rand: g.rand,
+		Rand: g.rand, JournalStorage: g.Disk.open(),
 		Dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			if !l.alive.Load() {
 				return nil, faultnet.ErrDown
@@ -97,6 +99,7 @@ func (g *Gateway) Crash() bool {
 	}
 	l.alive.Store(false)
 	g.world.Net.Crash(RouterHost)
+	g.Disk.crash()
 	l.cancel()
 	l.admin.CloseIdleConnections()
 	return true

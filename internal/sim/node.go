@@ -150,6 +150,8 @@ type AgentView struct {
 	Sent      int    `json:"sent"`
 	Committed int    `json:"committed"`
 	Base      int    `json:"base"`
+	// Prepared is for how many milliseconds a context is kept for a planned takeover.
+	Prepared int `json:"prepared_ms"`
 }
 
 // Sessions is the agent's listing; nil while it is down.

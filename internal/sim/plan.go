@@ -21,10 +21,10 @@ type Plan struct {
 	Nodes int
 	// Tight worlds have too few contexts, SmallStore worlds rows too large for the snapshot memory.
 	Tight, SmallStore bool
-	// Wait is the router's uncertain_source: wait.
-	Wait     bool
-	Sessions []SessionPlan
-	Faults   []Fault
+	// Wait is the router's uncertain_source: wait. Replay: it keeps answers for repeated keys.
+	Wait, Replay bool
+	Sessions     []SessionPlan
+	Faults       []Fault
 }
 
 // SessionPlan is one client with its request.
@@ -38,12 +38,24 @@ type SessionPlan struct {
 	LeaveAfter   int
 	LeaveAt      time.Duration
 	LeaveOnRaise bool
-	// Retries is how often the client repeats a request that failed, as client libraries do.
-	Retries int
+	// Retries is how often the client repeats a request that failed, as client libraries do. One with a Key repeats
+	// also what broke off, under the same Idempotency-Key, with Again even what is whole; one with SDK says that it is
+	// a repetition.
+	Retries         int
+	Key, Again, SDK bool
+	// Tools is how many tool runners claim the same action when ToolAt ids have come, at each try.
+	Tools, ToolAt int
 }
 
 // Draw makes the plan of a seed.
 func Draw(seed uint64) Plan {
+	p := drawFaults(seed)
+	p.drawOrders(rand.New(rand.NewPCG(seed, 0x70ad)))
+	return p
+}
+
+// drawFaults draws the world, its sessions and what goes wrong.
+func drawFaults(seed uint64) Plan {
 	rng := rand.New(rand.NewPCG(seed, 0x5e6e))
 	p := Plan{Seed: seed, Nodes: 3 + rng.IntN(3)}
 	switch rng.IntN(10) {
@@ -74,6 +86,24 @@ func Draw(seed uint64) Plan {
 		p.Faults = append(p.Faults, drawFault(rng, faults, i))
 	}
 	return p
+}
+
+// drawOrders draws what clients and operators do beside that, and what the router's disk does.
+func (p *Plan) drawOrders(rng *rand.Rand) {
+	p.Replay = rng.IntN(2) == 0
+	for i := range p.Sessions {
+		s := &p.Sessions[i]
+		if rng.IntN(3) == 0 {
+			s.Key, s.Retries, s.Again, s.SDK = true, max(s.Retries, 1+rng.IntN(3)), rng.IntN(3) == 0, rng.IntN(4) == 0
+		}
+		if rng.IntN(3) == 0 {
+			s.Tools, s.ToolAt = 1+rng.IntN(2), 1+rng.IntN(10)
+		}
+	}
+	events := []int{0, 0, 1, 1, 1, 2, 3, 4}[rng.IntN(8)]
+	for range events {
+		p.Faults = append(p.Faults, drawOrder(rng, len(p.Faults)))
+	}
 }
 
 // storm fills a plan with few long sessions and one fault after the other, most of them against whoever runs them.
@@ -190,6 +220,9 @@ func (p Plan) String() string {
 	case p.Wait:
 		b.WriteString(", uncertain_source: wait")
 	}
+	if p.Replay {
+		b.WriteString(", replay")
+	}
 	for _, f := range p.Faults {
 		fmt.Fprintf(&b, "\n  fault %d: %v", f.Number, f)
 	}
@@ -216,6 +249,12 @@ func (s SessionPlan) String() string {
 	if s.Retries > 0 {
 		fmt.Fprintf(&b, ", %d retries", s.Retries)
 	}
+	if s.Key {
+		fmt.Fprintf(&b, " with a key, again when whole %v, sdk %v", s.Again, s.SDK)
+	}
+	if s.Tools > 0 {
+		fmt.Fprintf(&b, ", %d tool runners after %d ids", s.Tools, s.ToolAt)
+	}
 	return b.String()
 }
 
@@ -238,7 +277,7 @@ func (p Plan) Engine() enginesim.Config {
 // World is the configuration of the plan's world.
 func (p Plan) World(verbose bool) Config {
 	return Config{
-		Seed: p.Seed, Nodes: p.Nodes, Engine: p.Engine(), Verbose: verbose,
+		Seed: p.Seed, Nodes: p.Nodes, Engine: p.Engine(), Verbose: verbose, Replay: p.Replay,
 		Agent: func(_ string, c *agent.Config) {
 			if p.SmallStore {
 				c.SnapshotMemory = 1 << 20

@@ -13,6 +13,7 @@ import (
 
 	"github.com/seguekv/segue/engines"
 	"github.com/seguekv/segue/router"
+	"github.com/seguekv/segue/router/journal"
 )
 
 const (
@@ -37,6 +38,9 @@ type Exchange struct {
 	Stuck bool
 	// Boots is the router's process life when it began and when it ended.
 	Boots [2]int
+	// Record is what the journal knew at last, if it was Looked for: a repeated key may stand for an earlier exchange.
+	Record *journal.Request
+	Looked bool
 }
 
 // Outcome is what became of a plan.
@@ -51,6 +55,9 @@ type Outcome struct {
 	Histories map[string]History
 	// Watermarks counts comparisons of watermarks.
 	Watermarks int
+	// Actions counts tools' actions that were done, Reclaimed further claims of them, Survived those of them at a later
+	// process of the router.
+	Actions, Reclaimed, Survived int
 	// End is the virtual time at the end.
 	End time.Duration
 }
@@ -137,6 +144,7 @@ func (o *Outcome) play(w *World, refs map[uint64]*Reference) {
 	if err := w.Rest(rest); err != nil {
 		o.problem("%v", err)
 	}
+	o.journals(w)
 	o.last(w)
 }
 
@@ -164,26 +172,56 @@ func (o *Outcome) last(w *World) {
 	}
 }
 
-// converse is a client's whole dealing: its request and the repeats.
+// converse is a client's whole dealing: its request, the repeats, and the tool calls of its answers.
 func converse(w *World, s SessionPlan) []*Exchange {
 	time.Sleep(s.Start) // virtual
 	c := w.NewClient(clientHost(s.Request.Label))
 	defer c.Close()
+	var runners sync.WaitGroup
+	defer runners.Wait()
 	var out []*Exchange
 	for try := 0; ; try++ {
-		x := ask(w, c, s, try)
+		x := ask(w, c, s, try, &runners)
 		out = append(out, x)
 		a := x.Answer
 		// As client libraries do: when nothing came, or the server says so.
-		failed := a.Status == 0 || a.Status == 429 || a.Status >= 500
-		if !failed || a.Left || try >= s.Retries {
+		again := a.Status == 0 || a.Status == 429 || a.Status >= 500
+		if s.Key {
+			again = again || a.Status == 409 || !a.Whole() || s.Again
+		}
+		if !again || a.Left || try >= s.Retries {
 			return out
 		}
 		time.Sleep(500 * time.Millisecond << try) // virtual
 	}
 }
 
-func ask(w *World, c *Client, s SessionPlan, try int) *Exchange {
+// manner is how a session's client asks for the answer of a try.
+func manner(ctx context.Context, c *Client, s SessionPlan, try int, runners *sync.WaitGroup) Manner {
+	m := Manner{Pace: s.Pace, LeaveAfter: s.LeaveAfter, RequestID: requestID(s.Request.Label)}
+	if s.Key {
+		m.Key, m.Repeat = "key-"+formatLabel(s.Request.Label), try > 0
+	}
+	if s.SDK {
+		m.SDKRetry = try
+	}
+	if s.Tools > 0 {
+		var once sync.Once
+		m.Seen = func(ids int) {
+			if ids < s.ToolAt {
+				return
+			}
+			once.Do(func() {
+				for range s.Tools {
+					runners.Go(func() { c.Act(context.WithoutCancel(ctx), m.RequestID+":call-1") })
+				}
+			})
+		}
+	}
+	return m
+}
+
+func ask(w *World, c *Client, s SessionPlan, try int, runners *sync.WaitGroup) *Exchange {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errStuck)
 	defer cancel()
 	if s.LeaveAt > 0 {
@@ -203,7 +241,7 @@ func ask(w *World, c *Client, s SessionPlan, try int) *Exchange {
 		})
 	}
 	x := &Exchange{Plan: s, Try: try, Boots: [2]int{w.Router.Boots()}}
-	x.Answer = c.Ask(ctx, s.Request, Manner{Pace: s.Pace, LeaveAfter: s.LeaveAfter, RequestID: requestID(s.Request.Label)})
+	x.Answer = c.Ask(ctx, s.Request, manner(ctx, c, s, try, runners))
 	x.Stuck = errors.Is(context.Cause(ctx), errStuck)
 	x.Boots[1] = w.Router.Boots()
 	if x.Answer.Session != "" {

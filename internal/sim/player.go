@@ -26,6 +26,9 @@ type Struck struct {
 	Hit bool
 	// Note says what it did.
 	Note string
+	// Moves are the planned takeovers that it ordered. Undrained: its drain has ended.
+	Moves     []Moved
+	Undrained bool
 }
 
 // player carries out a schedule.

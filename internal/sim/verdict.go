@@ -34,7 +34,8 @@ func Judge(a *Answer, ref *Reference, r Request) []string {
 		if len(a.IDs) > 0 || a.Text != "" {
 			add("status %d with output", a.Status)
 		}
-		if a.Err != nil && (a.Err.Delivered != nil && *a.Err.Delivered != 0 || a.Err.Partial) {
+		// To a repeated key the router may tell of the answer that was interrupted.
+		if a.Err != nil && !a.Repeat && (a.Err.Delivered != nil && *a.Err.Delivered != 0 || a.Err.Partial) {
 			add("status %d tells of output: %+v", a.Status, *a.Err)
 		}
 	case a.Err != nil:

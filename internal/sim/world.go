@@ -4,6 +4,7 @@
 package sim
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -25,6 +26,8 @@ type World struct {
 	Trace  *Trace
 	// Gates has what happened at the router's gates.
 	Gates *Gates
+	// Tools is the world outside, on which clients' tool calls have their effects.
+	Tools *Tools
 
 	cfg     Config
 	running sync.WaitGroup
@@ -37,8 +40,8 @@ type World struct {
 // NewWorld makes a world and starts all of it. It returns when the router finds every agent ready. Close it also after an
 // error.
 func NewWorld(c Config) (*World, error) {
-	w := &World{Net: faultnet.New(c.Seed), Trace: newTrace(c.Verbose), Gates: newGates(), cfg: c}
-	w.Router = &Gateway{Clock: newClock(), world: w, rand: &randomBytes{from: rand.NewPCG(c.Seed, 1)}}
+	w := &World{Net: faultnet.New(c.Seed), Trace: newTrace(c.Verbose), Gates: newGates(), Tools: newTools(), cfg: c}
+	w.Router = &Gateway{Clock: newClock(), Disk: newDisk(), world: w, rand: &randomBytes{from: rand.NewPCG(c.Seed, 1)}}
 	w.AddHost(RouterHost)
 	for i := range c.Nodes {
 		n := &Node{ID: nodeName(i), Clock: newClock(), world: w}
@@ -169,6 +172,8 @@ func (w *World) Heal() error {
 		}
 	}
 	w.Router.Clock.SetRate(1)
+	w.Router.Disk.Fail(false, false)
+	w.Router.Disk.Slow(0)
 	for _, h := range hosts {
 		w.Net.Thaw(h)
 	}
@@ -191,7 +196,15 @@ func (w *World) Heal() error {
 			return err
 		}
 	}
-	return w.Router.awaitReady(len(w.Nodes), 30*time.Second)
+	if err := w.Router.awaitReady(len(w.Nodes), 30*time.Second); err != nil {
+		return err
+	}
+	for _, n := range w.Nodes {
+		if err := w.Router.Undrain(context.Background(), n.ID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Rest waits until no node has anything in use, for at most the limit, and says what is left.

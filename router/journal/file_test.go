@@ -118,52 +118,6 @@ func TestFile_RefusesWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-func TestFile_DamageIsAnError(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "journal")
-	j, stop := open(t, journal.Options{Path: path})
-	for i := range 2000 {
-		begin(t, j, request(i, fmt.Sprint(i))).Done("stop", journal.Usage{}, nil)
-	}
-	flush(t, j)
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
-	good, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	refused := 0
-	try := func(name string, b []byte) {
-		// bbolt may keep the lock of a damaged file: each has its own name.
-		read, damaged := filepath.Join(dir, name+" read"), filepath.Join(dir, name)
-		if err := errors.Join(os.WriteFile(read, b, 0o600), os.WriteFile(damaged, b, 0o600)); err != nil {
-			t.Fatal(err)
-		}
-		_ = journal.ReadFile(read, func(journal.Request) error { return nil })
-		j, err := journal.Open(journal.Options{Path: damaged})
-		if err == nil {
-			err = j.Close() // the page isn't in use
-		} else if refused++; !errors.Is(err, journal.ErrFormat) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	for _, n := range []int{len(good) / 2, 3 << 12, 100} {
-		try(fmt.Sprintf("cut to %d bytes", n), good[:n])
-	}
-	if refused != 3 {
-		t.Errorf("%d of 3 cut files are refused", refused)
-	}
-	for page := 2 << 12; page < len(good); page += 11 << 12 {
-		b := append([]byte(nil), good...)
-		for i := range 1 << 12 {
-			b[page+i] ^= 0x5a
-		}
-		try(fmt.Sprintf("page %d overwritten", page>>12), b)
-	}
-	t.Logf("%d damaged files are refused", refused)
-}
-
 func TestFile_IsCompacted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	j, stop := open(t, journal.Options{Path: path, MaxRequests: 1, MaxKeys: 100})

@@ -34,8 +34,8 @@ func main() {
 const usage = `usage: deps [-env] [-only KEY[,KEY]]
 
 Fetches pinned, checksummed parts into ${SEGUE_CACHE:-${XDG_CACHE_HOME:-~/.cache}/segue}.
-Parts: llama (llama.cpp libraries), model (SmolLM2-135M), buf (protobuf lint and generation).
-A part whose variable is set (SEGUE_LLAMA_LIB, SEGUE_LLAMA_MODEL, BUF) is the user's own and not fetched.
+Parts: llama (llama.cpp libraries), model (SmolLM2-135M), server (llama-server for tests), buf (protobuf lint and
+generation). A part whose variable is set (SEGUE_LLAMA_LIB, SEGUE_LLAMA_MODEL, SEGUE_LLAMA_SERVER, BUF) is the user's own and not fetched.
 
 `
 

@@ -71,6 +71,20 @@ func pins() []part {
 			},
 		},
 		{
+			key: "server", what: "llama-server (xllamacpp 2026.10.11549)", dir: "xllamacpp-2026.10.11549",
+			env: "SEGUE_LLAMA_SERVER", flag: "PYTHONPATH",
+			client: clientPip, spec: "xllamacpp==2026.10.11549", size: 33_827_498,
+			pin: digest{"sha256", "c54e7d13520ecc989c63dc99d55de3065e2f343a91f43f053d16b5e62077c261"},
+			keep: []keep{
+				{match: "xllamacpp/__init__.py", as: "xllamacpp/__init__.py", limit: 1 << 20},
+				{match: "xllamacpp/_version.py", as: "xllamacpp/_version.py", limit: 1 << 20},
+				{match: "xllamacpp/memory.py", as: "xllamacpp/memory.py", limit: 1 << 20},
+				{match: "xllamacpp/xllamacpp.abi3.so", as: "xllamacpp/xllamacpp.abi3.so", limit: 256 << 20},
+				{match: "xllamacpp-*.dist-info/licenses/LICENSE", as: "LICENSE", limit: 64 << 10},
+			},
+			checks: []string{"platform", "glibc"},
+		},
+		{
 			key: "buf", what: "buf 1.75.0", dir: "buf-1.75.0", main: "buf",
 			env: "BUF", flag: "BUF",
 			client: clientNPM, spec: "@bufbuild/buf-linux-x64@1.75.0", size: 33_106_311,

@@ -120,6 +120,9 @@ func (u unpacker) write(member string, k keep, r io.Reader) (err error) {
 	if k.exec {
 		mode = 0o755
 	}
+	if err := os.MkdirAll(filepath.Dir(filepath.Join(u.dir, name)), 0o755); err != nil {
+		return err
+	}
 	// O_EXCL: two members with one name are an error, not an overwrite.
 	f, err := os.OpenFile(filepath.Join(u.dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
