@@ -29,7 +29,7 @@ SEEDS ?= 2000
 KILLS ?= 300
 SEED ?=
 
-.PHONY: help build deps demo test unit race lint process fault sim faultpoints campaign mutants fuzz-smoke bench-smoke gen check-gen ci clean
+.PHONY: conformance help build deps demo test unit race lint process fault sim faultpoints campaign mutants fuzz-smoke bench-smoke gen check-gen ci clean
 
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,7 +65,7 @@ lint: ## Format, vet, go.mod, modern Go, and the project's own rules (internal/l
 	@go test -json -count=1 ./internal/lint | $(REPORT)
 
 process: build deps ## Tests that start, kill and stop real processes
-	@$(PARTS); SEGUE_REQUIRE_MODEL=1 go test -json -count=1 -timeout 20m $(TESTFLAGS) ./cmd/... ./bench/... ./internal/netns | $(REPORT) -v
+	@go run ./tools/deps -only server; $(PARTS); eval "$$(go run ./tools/deps -env -only server)"; export SEGUE_LLAMA_SERVER; SEGUE_REQUIRE_MODEL=1 go test -json -count=1 -timeout 20m $(TESTFLAGS) ./cmd/... ./bench/... ./internal/netns | $(REPORT) -v
 
 fault: deps ## Negative proof on real weights: damaged state decodes differently (build tag segue_fault)
 	@$(PARTS); SEGUE_REQUIRE_MODEL=1 go test -json -count=1 -tags segue_fault -timeout 15m $(TESTFLAGS) ./cmd/segue-llamacpp/... ./engines/llamacpp/... | $(REPORT)
@@ -84,6 +84,9 @@ mutants: ## Break each guarantee by one line and see that a test notices (RUN=re
 
 fuzz-smoke: ## Fuzz every target for FUZZTIME seconds
 	@tools/fuzz-smoke.sh $(FUZZTIME)
+
+conformance: ## Real client libraries against the router, every ending (ARGS="-client curl"; installs them into the cache)
+	@conformance/run.sh $(ARGS)
 
 bench-smoke: build ## Run every micro-benchmark once, and a short overhead measurement with the sim engine
 	@$(NOPARTS); go test -short -run '^$$' -bench . -benchtime 1x ./... | { grep -v 'no test files' || true; }

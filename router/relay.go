@@ -233,7 +233,11 @@ func (s *session) takeReply(a *attempt, m message) (ending, outcome) {
 		}
 		write = s.handRelay
 	}
-	return s.afterWrite(write(step.Emit))
+	err = write(step.Emit)
+	if step.Content {
+		a.reply.progress = time.Now() // a client that was slow to take it isn't the upstream's silence
+	}
+	return s.afterWrite(err)
 }
 
 // progressed notes that content came.

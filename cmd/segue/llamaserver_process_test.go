@@ -230,7 +230,7 @@ func TestLlamaServer_KilledAfterTheFirstDelta(t *testing.T) {
 // It dies while it reads the prompt: the other one answers, whole.
 func TestLlamaServer_KilledBeforeTheFirstDelta(t *testing.T) {
 	p := newLlamaPair(t)
-	prompt := strings.Repeat("The quick brown fox jumps over the lazy dog. ", 120) + "How many sentences are there?"
+	prompt := strings.Repeat("The quick brown fox jumps over the lazy dog. ", 80) + "How many sentences are there?"
 	whole := p.read(p.open(prompt, 24), func(int) {})
 	if !whole.done {
 		t.Fatalf("without a kill: %+v", whole)
