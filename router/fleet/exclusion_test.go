@@ -169,8 +169,10 @@ func TestFleet_AllExcludedIsNoOutage(t *testing.T) {
 		if first.Node.ID() != "a" || second.Node.ID() != "b" {
 			t.Errorf("tried %s, then %s", first.Node.ID(), second.Node.ID())
 		}
-		if w.try(server(nil)) != nil {
-			t.Error("a third trial on two nodes")
+		if c := w.try(server(nil)); c == nil {
+			t.Error("a third session waits for the end of a trial, with no healthy node to wait for")
+		} else {
+			c.Release()
 		}
 		second.Succeed()
 		if c := w.claim(server(nil)); c.Node.ID() != "b" {
@@ -246,9 +248,11 @@ func TestFleet_ExclusionsEndOneByOne(t *testing.T) {
 
 // A verdict ends a trial, even if its claim is still held; another session's end doesn't.
 func TestNode_TrialEndsByItsVerdict(t *testing.T) {
-	bubble(t, "a:m", nil, func(t *testing.T, w *world) {
+	bubble(t, "a:m b:m", func(c *fleet.Config) { c.Servers[1].Contexts = 1 }, func(t *testing.T, w *world) {
+		w.claim(server(func(x *fleet.Want) { x.Avoid = []string{"a"} })) // b is healthy and full
 		old := w.claim(server(nil))
 		old.Fail("502")
+		pass(time.Second)
 		trial := w.claim(server(nil))
 		old.Release()
 		if w.try(server(nil)) != nil {

@@ -41,7 +41,7 @@ type View struct {
 
 // free is how many new sessions the node takes.
 func (v View) free() int {
-	if !v.Ready || v.Draining || v.Full || v.Tried {
+	if !v.Ready || v.Draining || v.Full {
 		return 0
 	}
 	return max(v.Contexts-v.Reserved-v.Used, 0)
@@ -61,30 +61,42 @@ func (v View) load(tokens int64) float64 {
 // Primary picks the node for a new session: the one with the least load among those of the wanted kind that serve the
 // model, have a free unreserved context and aren't excluded; among equals the one with the fewest sessions, then the
 // one that was chosen longest ago. If failures exclude all that are ready, it is the one with a free context whose
-// exclusion ends first. It returns the index in views, or -1.
+// exclusion ends first, and that no session tries yet: failures alone never keep everybody waiting. It returns the
+// index in views, or -1.
 func Primary(views []View, w Want) int {
 	tokens := countTokens(w.Tokens)
-	best, soonest, trusted := -1, -1, false
+	best, doubtful, trusted := -1, -1, false
 	for i, v := range views {
 		if !v.Ready || v.Draining || !v.suits(w) {
 			continue
 		}
-		excluded := v.Excluded > 0
-		trusted = trusted || !excluded && !v.Tried
+		doubted := v.Excluded > 0 || v.Tried
+		trusted = trusted || !doubted
 		switch {
 		case v.free() == 0:
-		case excluded:
-			if soonest < 0 || v.Excluded < views[soonest].Excluded {
-				soonest = i
+		case doubted:
+			if doubtful < 0 || sooner(v, views[doubtful], tokens) {
+				doubtful = i
 			}
 		case best < 0 || before(v, views[best], tokens):
 			best = i
 		}
 	}
 	if best < 0 && !trusted {
-		return soonest
+		return doubtful
 	}
 	return best
+}
+
+// sooner orders nodes that failures speak against.
+func sooner(a, b View, tokens int64) bool {
+	if a.Tried != b.Tried {
+		return b.Tried
+	}
+	if a.Excluded != b.Excluded {
+		return a.Excluded < b.Excluded
+	}
+	return before(a, b, tokens)
 }
 
 func before(a, b View, tokens int64) bool {

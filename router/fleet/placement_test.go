@@ -60,12 +60,13 @@ func TestPrimary(t *testing.T) {
 		{"excluded, the other has no room", []v{node("a", func(x *v) { x.Excluded = 1 }), node("b", func(x *v) { x.Used = 2 })}, nil, ""},
 		{"all excluded: the one whose exclusion ends first", []v{node("a", func(x *v) { x.Excluded = 2 }), node("b", func(x *v) { x.Excluded, x.Used = 1, 1 })}, nil, "b"},
 		{"all excluded: it needs room", []v{node("a", func(x *v) { x.Excluded = 2 }), node("b", func(x *v) { x.Excluded, x.Used = 1, 2 })}, nil, "a"},
-		{"all excluded: a second trial isn't made", []v{node("a", func(x *v) { x.Excluded, x.Tried = 1, true })}, nil, ""},
+		{"all excluded and tried: no outage", []v{node("a", func(x *v) { x.Excluded, x.Tried = 1, true })}, nil, "a"},
+		{"a second trial isn't made while one is healthy and full", []v{node("a", func(x *v) { x.Tried = true }), node("b", func(x *v) { x.Used = x.Contexts })}, nil, ""},
 		{"all excluded but one that isn't ready", []v{node("a", func(x *v) { x.Excluded = 1 }), node("b", func(x *v) { x.Ready = false })}, nil, "a"},
 		{"all excluded but one of another model", []v{node("a", func(x *v) { x.Excluded = 1 }), node("b", func(x *v) { x.Models = nil })}, nil, "a"},
 		{"all excluded but an avoided one", []v{node("a", func(x *v) { x.Excluded = 1 }), node("b", nil)}, []string{"b"}, "a"},
 		{"all excluded but one on trial", []v{node("a", func(x *v) { x.Excluded = 1 }), node("b", func(x *v) { x.Tried = true })}, nil, "a"},
-		{"on trial", []v{node("a", func(x *v) { x.Tried = true })}, nil, ""},
+		{"the only one is on trial", []v{node("a", func(x *v) { x.Tried = true })}, nil, "a"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := name(tt.views, fleet.Primary(tt.views, fleet.Want{Model: "m", Avoid: tt.avoid, Tokens: 10})); got != tt.want {
