@@ -69,6 +69,7 @@ type llamaPair struct {
 func newLlamaPair(t *testing.T) *llamaPair {
 	t.Helper()
 	slowTest(t)
+	t.Parallel()
 	p := &llamaPair{t: t, servers: map[string]*llamaServer{}}
 	args := []string{"router", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"}
 	for _, id := range []string{"u1", "u2"} {
@@ -230,7 +231,7 @@ func TestLlamaServer_KilledAfterTheFirstDelta(t *testing.T) {
 // It dies while it reads the prompt: the other one answers, whole.
 func TestLlamaServer_KilledBeforeTheFirstDelta(t *testing.T) {
 	p := newLlamaPair(t)
-	prompt := strings.Repeat("The quick brown fox jumps over the lazy dog. ", 80) + "How many sentences are there?"
+	prompt := strings.Repeat("The quick brown fox jumps over the lazy dog. ", 50) + "How many sentences are there?"
 	whole := p.read(p.open(prompt, 24), func(int) {})
 	if !whole.done {
 		t.Fatalf("without a kill: %+v", whole)

@@ -51,6 +51,8 @@ func (s *scene) at(m sim.Moment) {
 		s.whenSent(p, m.Point == sim.PointCaptured && m.Index == tokens-1)
 	case "before-terminator":
 		s.when(m.Point == sim.PointFinish, p.primary)
+	case "planned-asked", "planned-prepared", "planned-fenced", "planned-parked", "planned-resumed":
+		s.planned(p, m)
 	default:
 		s.takeover(p, m)
 	}

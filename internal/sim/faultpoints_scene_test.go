@@ -40,6 +40,9 @@ type scene struct {
 	// delivered is the gate's length when the epoch of the takeover was raised; 0 before.
 	delivered atomic.Int64
 	struck    atomic.Bool
+	// ordered: the planned takeover is ordered. moves has its result then.
+	ordered atomic.Bool
+	moves   chan string
 
 	mu       sync.Mutex
 	problems []error
@@ -93,11 +96,14 @@ func (s *scene) play(t *testing.T) (observed string, err error) {
 	if err != nil {
 		return "", err
 	}
-	s.w, s.restored = w, make(chan struct{})
+	s.w, s.restored, s.moves = w, make(chan struct{}), make(chan string, 1)
 	c := w.NewClient("client")
 	defer c.Close()
 	a := c.Ask(t.Context(), r, sim.Manner{})
 	observed, err = s.outcome(a, sim.Judge(a, ref, r))
+	if s.ordered.Load() {
+		observed += "+" + <-s.moves
+	}
 	if s.struck.Load() {
 		<-s.restored
 	} else {

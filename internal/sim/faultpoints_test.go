@@ -33,6 +33,7 @@ func cells() []cell {
 		"before-prefill", "between-chunks", "mid-base", "after-compute", "after-capture", "mid-chunk", "before-ack", "after-ack",
 		"before-append", "after-append", "after-write", "after-last-token", "before-terminator",
 		"takeover-asked", "takeover-loaded", "takeover-seam", "takeover-reemitted", "takeover-new",
+		"planned-asked", "planned-prepared", "planned-fenced", "planned-parked", "planned-resumed",
 	} {
 		for _, protection := range []string{"off", "async", "sync"} {
 			for _, fault := range []string{"crash", "pause", "cut"} {

@@ -72,3 +72,25 @@ func (g *Gateway) Record(session string) *journal.Request {
 	}
 	return &r
 }
+
+// Count is the sum of a metric of the present process: of a histogram, how many observations.
+func (g *Gateway) Count(family string) float64 {
+	l := g.present()
+	if l == nil {
+		return 0
+	}
+	families, err := l.metrics.Gather()
+	if err != nil {
+		return 0
+	}
+	n := 0.0
+	for _, f := range families {
+		if f.GetName() != family {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			n += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return n
+}

@@ -73,7 +73,7 @@ func (v *watcher) look() {
 				v.holder(n, s)
 				continue
 			}
-			if s.State == "failed" || s.State == "finished" {
+			if s.Role == "parked" || s.State == "failed" || s.State == "finished" {
 				continue
 			}
 			v.primary(n, s, modes[s.Session], delivered[s.Session])

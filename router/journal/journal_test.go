@@ -272,7 +272,7 @@ func TestJournal_ListsTheNewestFirst(t *testing.T) {
 		if err := j.Export(&b, tc.f); err != nil {
 			t.Fatal(err)
 		}
-		got := ""
+		var got strings.Builder
 		for l := range strings.Lines(b.String()) {
 			var r struct {
 				ID string `json:"request_id"`
@@ -280,10 +280,10 @@ func TestJournal_ListsTheNewestFirst(t *testing.T) {
 			if err := json.Unmarshal([]byte(l), &r); err != nil {
 				t.Fatal(err)
 			}
-			got += strings.TrimPrefix(r.ID, "req_")
+			got.WriteString(strings.TrimPrefix(r.ID, "req_"))
 		}
-		if got != tc.want || len(j.List(tc.f)) != len(tc.want) {
-			t.Errorf("%+v: %q, want %q", tc.f, got, tc.want)
+		if got.String() != tc.want || len(j.List(tc.f)) != len(tc.want) {
+			t.Errorf("%+v: %q, want %q", tc.f, got.String(), tc.want)
 		}
 	}
 }

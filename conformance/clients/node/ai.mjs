@@ -2,7 +2,7 @@
 // Copyright The Segue Authors
 
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
-import { APICallError, generateText, jsonSchema, RetryError, streamText, tool as asTool } from 'ai';
+import { APICallError, generateText, jsonSchema, RetryError, StreamProviderError, streamText, tool as asTool } from 'ai';
 import { serve, tool } from './serve.mjs';
 
 globalThis.AI_SDK_LOG_WARNINGS = false;
@@ -72,6 +72,9 @@ function describe(e) {
     } catch {
       out.body = null;
     }
+  } else if (StreamProviderError.isInstance(e)) {
+    out.kind = 'stream';
+    out.body = e.data?.error ?? e.data ?? { code: e.code, type: e.type, message: e.message };
   } else if (e?.constructor === Object) {
     out.kind = 'stream';
     out.body = e;
