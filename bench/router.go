@@ -128,6 +128,9 @@ type RouterLoad struct {
 	PerS    float64 `json:"deltas_per_s"`
 	CPUS    float64 `json:"router_cpu_s"`
 	Streams int     `json:"streams"`
+	// Unjournalled reservations of the journal, which took longer than it may: with any, the figures are not those of
+	// a router with a journal.
+	Unjournalled int64 `json:"unjournalled"`
 }
 
 // RunRouter measures each kind with a router process of its own, and ends what it started before it returns. A stream

@@ -60,5 +60,5 @@ func (s *RouterSource) Again(ctx context.Context) error {
 
 // RouterAllocs divides heap objects by deltas between two looks.
 func RouterAllocs(mallocs [2]float64, known bool, deltas [2]int64) *float64 {
-	return routerHeap{mallocs[1], known, deltas[1]}.since(routerHeap{mallocs[0], known, deltas[0]})
+	return routerHeap{mallocs: mallocs[1], known: known, deltas: deltas[1]}.since(routerHeap{mallocs: mallocs[0], known: known, deltas: deltas[0]})
 }
