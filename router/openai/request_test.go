@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/seguekv/segue/engines"
 	"github.com/seguekv/segue/engines/sampling"
@@ -84,7 +85,7 @@ func TestParse_Accepts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tt.want, *got); diff != "" {
+			if diff := cmp.Diff(tt.want, *got, cmpopts.IgnoreUnexported(openai.Request{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
