@@ -20,7 +20,8 @@ const headerReplayed = "Idempotent-Replayed"
 // begin enters a session into the journal. done: a request with the same key has finished, and its answer is written.
 func (r *Router) begin(s *session, endpoint, key string, body []byte) (done bool, err error) {
 	if err := r.journal.Healthy(); err != nil && key != "" {
-		return false, repeated(err) // a key that may be forgotten promises too much
+		s.client.w.Header().Del(headerSession) // nothing is recorded of this one
+		return false, repeated(err)            // a key that may be forgotten promises too much
 	}
 	entry, err := r.journal.Begin(journal.New{
 		Tenant: s.tenant, RequestID: s.rec.requestID(), Session: s.id.String(), Model: s.req.Engine.Model, Endpoint: endpoint,

@@ -138,8 +138,8 @@ func (o *Outcome) record(x *Exchange, say func(string, ...any)) {
 func (o *Outcome) key(i int, say func(string, ...any)) {
 	x := o.Exchanges[i]
 	crashed, failed := o.disturbed()
-	if !x.Answer.Repeat || crashed && failed {
-		return
+	if !x.Answer.Repeat || failed && (crashed || x.Answer.Status == 503) {
+		return // 503: no key is taken while the journal fails
 	}
 	for _, y := range o.Exchanges[:i] {
 		if y.Plan.Number != x.Plan.Number || !y.Answer.content() {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,7 +25,7 @@ type history struct {
 	waiting []waiting
 	running []*fleet.Claim
 	// up says which servers answer probes, served how many sessions each has had.
-	up     map[string]bool
+	up     map[string]*atomic.Bool
 	served map[string]int
 }
 
@@ -87,15 +88,17 @@ func TestFleet_AnyHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// Without T's method Deadline, which may not be called in a bubble.
 		rapid.Check(struct{ rapid.TB }{t}, func(t *rapid.T) {
-			h := &history{up: map[string]bool{}, served: map[string]int{}}
+			h := &history{up: map[string]*atomic.Bool{}, served: map[string]int{}}
 			for i := range rapid.IntRange(1, 3).Draw(t, "servers") {
 				id := fmt.Sprint("s", i)
-				h.up[id] = true
+				up := new(atomic.Bool)
+				up.Store(true)
+				h.up[id] = up
 				h.servers = append(h.servers, fleet.Server{
 					ID: id, Contexts: rapid.IntRange(1, 3).Draw(t, "contexts"), Weight: rapid.Float64Range(0.1, 4).Draw(t, "weight"),
 					Models: rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"m", "n"}), 1, 2, rapid.ID).Draw(t, "models"),
 					Probe: func(context.Context) ([]string, error) {
-						if !h.up[id] {
+						if !up.Load() {
 							return nil, errRefused
 						}
 						return nil, nil
@@ -149,14 +152,15 @@ func TestFleet_AnyHistory(t *testing.T) {
 				"succeed": func(t *rapid.T) { h.pick(t).Succeed() },
 				"outage": func(t *rapid.T) {
 					n := h.Node(rapid.SampledFrom(h.servers).Draw(t, "server").ID)
-					h.up[n.ID()] = !h.up[n.ID()]
+					up := h.up[n.ID()]
+					up.Store(!up.Load())
 					n.Suspect(rapid.Bool().Draw(t, "down"), "reset")
 				},
 				"time": func(t *rapid.T) { pass(time.Duration(rapid.IntRange(1, 40000).Draw(t, "ms")) * time.Millisecond) },
 			})
 			// All is well from now on: each session ends after a second.
-			for id := range h.up {
-				h.up[id] = true
+			for _, up := range h.up {
+				up.Store(true)
 			}
 			for range 64 {
 				pass(time.Second)
