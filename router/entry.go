@@ -48,12 +48,23 @@ func openJournal(cfg Journal, deps Deps) (*journal.Journal, error) {
 // reserve makes a crash of this process read as at least n delivered output tokens. A journal that fails doesn't hold up
 // the answer: it goes on, and the log and the journal's health say so.
 func (s *session) reserve(n int) {
+	if s.unjournalled && n < s.reserveAgain {
+		return
+	}
 	err := s.entry.Reserve(context.Background(), max(n, 1)) // bounded by the journal's patience
-	if err != nil && !s.unjournalled {
+	if err == nil {
+		return
+	}
+	// A journal that has failed is asked again with the next run of tokens, not with each.
+	s.reserveAgain = n + reserveAgainAfter
+	if !s.unjournalled {
 		s.unjournalled = true
 		s.log.Warn("the answer goes on without journal", "err", err)
 	}
 }
+
+// reserveAgainAfter is how many tokens go on without asking a journal that has failed.
+const reserveAgainAfter = 64
 
 // begun records an attempt.
 func (s *session) begun(a *attempt) {

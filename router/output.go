@@ -15,13 +15,16 @@ import (
 // attemptsTrailer comes after a stream, for clients and proxies that read trailers.
 const attemptsTrailer = http.TrailerPrefix + headerAttempts
 
+// extendEvery is how old a write's deadline may be.
+const extendEvery = 250 * time.Millisecond
+
 // contentTypeJSON is of answers in one piece.
 const contentTypeJSON = "application/json"
 
 // output is where a session's answer goes. An error of any method means that the client is gone.
 type output interface {
 	// content hands over text, which isn't empty, with the ids whose whole text is out with it.
-	content(text string, t openai.Tokens) error
+	content(text []byte, t openai.Tokens) error
 	// finish ends the answer; t has the ids that no content carried.
 	finish(reason string, u openai.Usage, t openai.Tokens) error
 	// relay hands over one event of a server's stream, or its whole answer, ready for the client.
@@ -44,6 +47,9 @@ type client struct {
 	w     http.ResponseWriter
 	rc    *http.ResponseController
 	stall time.Duration
+	// extended is when the deadline was last set, by how much extendedBy.
+	extended   time.Time
+	extendedBy time.Duration
 	// tape, when there is one, gets a copy of what is written of the answer.
 	tape *tape
 	// attempts, when set, counts the attempts so far.
@@ -59,9 +65,15 @@ func newClient(w http.ResponseWriter, stall time.Duration) *client {
 	return c
 }
 
+// extend gives the next write c.stall, or up to extendEvery less: to set a deadline costs as much as a small write.
 func (c *client) extend() {
+	now := time.Now()
+	if c.stall == c.extendedBy && now.Sub(c.extended) < extendEvery {
+		return
+	}
+	c.extended, c.extendedBy = now, c.stall
 	// Not every writer has deadlines; one without them blocks as long as its client.
-	_ = c.rc.SetWriteDeadline(time.Now().Add(c.stall))
+	_ = c.rc.SetWriteDeadline(now.Add(c.stall))
 }
 
 // count sets a header, or a trailer, to the number of attempts.
@@ -149,8 +161,8 @@ type collected struct {
 	begun bool
 }
 
-func (c *collected) content(text string, t openai.Tokens) error {
-	c.text.WriteString(text)
+func (c *collected) content(text []byte, t openai.Tokens) error {
+	c.text.Write(text)
 	c.tokens = append(c.tokens, t.IDs...)
 	return nil
 }
@@ -198,6 +210,7 @@ type streamed struct {
 	ids      bool
 	// opened: the headers are out. role: the role chunk is.
 	opened, role bool
+	template     *openai.Template
 	buf          []byte
 }
 
@@ -244,11 +257,20 @@ func (s *streamed) tokens(t openai.Tokens) openai.Tokens {
 	return t
 }
 
-func (s *streamed) content(text string, t openai.Tokens) error {
+func (s *streamed) content(text []byte, t openai.Tokens) error {
 	if err := s.begin(); err != nil {
 		return err
 	}
-	return s.event(s.envelope.Content(text, s.tokens(t)))
+	if s.ids {
+		return s.event(s.envelope.Content(string(text), t))
+	}
+	if s.template == nil {
+		s.template = s.envelope.Template() // the envelope is fixed from here on
+	}
+	s.open()
+	s.buf = s.template.Append(append(s.buf[:0], openai.EventBegin...), text)
+	s.buf = append(s.buf, openai.EventEnd...)
+	return s.client.write(s.buf)
 }
 
 func (s *streamed) finish(reason string, u openai.Usage, t openai.Tokens) error {

@@ -43,6 +43,7 @@ type reply struct {
 	stream   bool
 	// buffers are lent to events on their way from the reader: one in each place of the channel, one with either end.
 	buffers [][]byte
+	events  []upstream.Event
 	next    int
 }
 
@@ -98,7 +99,7 @@ func (s *session) relay(ctx context.Context, kind string, claim *fleet.Claim) *a
 		node: claim.Node, claim: claim, epoch: s.gate.Epoch(), kind: kind, messages: make(chan message, messagesAhead), heard: now, began: now,
 		reply: &reply{
 			transcript: upstream.NewTranscript(upstream.Rules{Envelope: envelope, Choices: choices(s.req.Kind, s.req.Body), HoldToolCalls: true}),
-			progress:   now, silence: s.cfg.UpstreamSilence, stream: s.req.Stream, buffers: make([][]byte, messagesAhead+2),
+			progress:   now, silence: s.cfg.UpstreamSilence, stream: s.req.Stream, buffers: make([][]byte, messagesAhead+2), events: make([]upstream.Event, messagesAhead+2),
 		},
 	}
 	s.record(a)
@@ -164,8 +165,10 @@ func (a *attempt) readReply(ctx context.Context, target server, path string, bod
 func (r *reply) lend(ev upstream.Event) *upstream.Event {
 	b := append(r.buffers[r.next][:0], ev.Data...)
 	r.buffers[r.next] = b
+	e := &r.events[r.next]
 	r.next = (r.next + 1) % len(r.buffers)
-	return &upstream.Event{Name: bytes.Clone(ev.Name), Data: b}
+	*e = upstream.Event{Name: bytes.Clone(ev.Name), Data: b}
+	return e
 }
 
 // upstreamEnding is what the end of an upstream's answer means here.

@@ -22,6 +22,8 @@ import (
 
 const (
 	keepAliveEvery = 15 * time.Second
+	// postponeEvery is how much earlier a keep-alive may come than keepAliveEvery after the last write.
+	postponeEvery = 100 * time.Millisecond
 	// refusalPause is how long a node that refused a session is left alone by it.
 	refusalPause = 250 * time.Millisecond
 	// stallGrace is how late a stall timer may fire before it says more about this process than about the
@@ -50,6 +52,7 @@ type session struct {
 	// entry is the session's part of the journal; unjournalled: the journal has failed it.
 	entry        *journal.Entry
 	unjournalled bool
+	reserveAgain int
 	log          *slog.Logger
 
 	arrived time.Time
@@ -91,8 +94,10 @@ type session struct {
 	finishedOn *fleet.Node
 	lastToken  time.Time
 	// idle fires when the client needs a keep-alive; nil for answers in one piece.
-	idle    *time.Timer
-	readers sync.WaitGroup
+	idle *time.Timer
+	// postponed is when that was last put off.
+	postponed time.Time
+	readers   sync.WaitGroup
 }
 
 // outcome is what a step of the session leads to.
@@ -148,7 +153,8 @@ func (s *session) idleC() <-chan time.Time {
 
 // wrote postpones the next keep-alive.
 func (s *session) wrote() {
-	if s.idle != nil {
+	if now := time.Now(); s.idle != nil && now.Sub(s.postponed) >= postponeEvery {
+		s.postponed = now
 		s.idle.Reset(keepAliveEvery)
 	}
 }

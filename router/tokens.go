@@ -157,11 +157,11 @@ func (s *session) onToken(a *attempt, t *seguev1.Token) *ending {
 	if len(t.GetText()) == 0 {
 		return nil
 	}
-	return s.hand(string(t.GetText()), int(t.GetTextEnd()))
+	return s.hand(t.GetText(), int(t.GetTextEnd()))
 }
 
 // hand gives text to the output. For a stream that is the write to the client.
-func (s *session) hand(text string, textEnd int) *ending {
+func (s *session) hand(text []byte, textEnd int) *ending {
 	if s.delivery.handed == 0 {
 		s.r.metrics.observe(s.r.metrics.firstText, s.arrived, time.Now())
 	}

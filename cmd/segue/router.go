@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
 	"github.com/seguekv/segue/router"
@@ -76,6 +77,7 @@ It prints one line with its addresses on stdout when it listens, and logs to std
 
 func runRouter(ctx context.Context, c *cobra.Command, cfg router.Config) error {
 	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	log := slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))
 	if cfg.InsecurePlaintext {
 		log.Warn("INSECURE: connections may be neither encrypted nor authenticated (--insecure-plaintext)")

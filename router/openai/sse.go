@@ -17,13 +17,16 @@ const (
 	KeepAlive = ": keep-alive\n\n"
 	// Done ends a successful stream.
 	Done = "data: [DONE]\n\n"
+	// EventBegin and EventEnd stand around one line of JSON.
+	EventBegin = "data: "
+	EventEnd   = "\n\n"
 )
 
 // AppendEvent appends payload, one line of JSON, as one event.
 func AppendEvent(dst, payload []byte) []byte {
-	dst = append(dst, "data: "...)
+	dst = append(dst, EventBegin...)
 	dst = append(dst, payload...)
-	return append(dst, "\n\n"...)
+	return append(dst, EventEnd...)
 }
 
 // encode is json.Marshal without HTML escapes. v is one of this package's types, which always encode.
