@@ -53,7 +53,7 @@ func TestMove_BlamesNobody(t *testing.T) {
 			t.Errorf("%v failures were detected", n)
 		}
 		rec := w.Router.Record(a.Session)
-		if rec == nil || rec.Phase != journal.PhaseDone || rec.Delivered != 20 || len(rec.Attempts) != 2 || rec.Attempts[0].Cause != string(router.CauseMigrate) {
+		if rec == nil || rec.Phase != journal.PhaseDone || rec.Delivered != 20 || len(rec.Attempts) != 2 || rec.Attempts[1].Epoch != 2 || rec.Attempts[0].Cause != string(router.CauseMigrate) {
 			t.Errorf("the journal says %+v", rec)
 		}
 	})

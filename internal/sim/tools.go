@@ -224,6 +224,9 @@ func (c *Client) audit(ctx context.Context) {
 		}
 		t.mu.Lock()
 		d := *t.actions[name]
+		if d.boot != c.world.Router.Boots() {
+			t.Survived++
+		}
 		switch {
 		case got.Granted || status == http.StatusCreated:
 			t.problem("action %s, which was granted, is granted again", name)
