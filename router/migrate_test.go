@@ -157,7 +157,10 @@ func TestMigrate_RefusedBeforeAnythingHappens(t *testing.T) {
 // The lease of a run that is to be parked isn't given back before the agent has answered: a renewal that names it as
 // ended would end it, and nothing would stay.
 func TestMigrate_LeaseLivesUntilParked(t *testing.T) {
-	bubble(t, "a b", nil, func(t *testing.T, w *world) {
+	onlyTakeovers := func(_ *router.Config, agents map[string]*agent) {
+		agents["b"].describe.ContextsReserved = agents["b"].describe.GetContexts()
+	}
+	bubble(t, "a b", onlyTakeovers, func(t *testing.T, w *world) {
 		a, b := w.agents["a"], w.agents["b"]
 		b.takeover = continues(3)
 		var ended atomic.Int64
@@ -165,19 +168,45 @@ func TestMigrate_LeaseLivesUntilParked(t *testing.T) {
 			ended.Add(int64(len(r.GetEnded())))
 			return nil
 		}
-		early := make(chan int64, 1)
+		early, parked := make(chan int64, 1), make(chan struct{})
+		// The run is there, and asks for its lease, until it has been parked.
+		a.generate = func(r *seguev1.GenerateRequest, e *events) error {
+			if err := e.begin("b", 3); err != nil {
+				return err
+			}
+			over := parked
+			if r.GetProtection() == seguev1.ProtectionMode_PROTECTION_MODE_OFF {
+				over = nil
+			}
+			for {
+				select {
+				case <-over:
+					return nil
+				case <-time.After(time.Second):
+					if err := e.progress(3, 3, 3); err != nil && over == nil {
+						return err
+					}
+				}
+			}
+		}
+		// Another run keeps renewals going.
+		other := w.post("/v1/chat/completions", chat(true, ""), "X-Segue-Protection", "off")
+		defer other.Body.Close()
 		a.park = func(*seguev1.ParkRequest) error {
 			time.Sleep(1500 * time.Millisecond) // longer than a renewal's interval
 			early <- ended.Load()
+			close(parked)
 			return nil
 		}
-		wait, _, id := w.onA(3)
+		resp := w.post("/v1/chat/completions", chat(true, ""))
+		wait, id := w.reading(resp), resp.Header.Get("X-Segue-Session")
+		time.Sleep(5 * time.Second) // both runs are renewed
 		var m router.Move
 		if code := w.adminCall(http.MethodPost, "/v1/sessions/"+id+"/migrate", &m); code != http.StatusOK {
 			t.Errorf("status %d: %+v", code, m)
 		}
 		wait()
-		if n := <-early; n != 0 {
+		if n := <-early; n != 0 || len(a.renewed()) < 2 {
 			t.Errorf("%d runs were named as ended before park was answered", n)
 		}
 	})

@@ -4,6 +4,7 @@
 package router_test
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"io"
@@ -307,6 +308,26 @@ func TestRelay_KeepsConnections(t *testing.T) {
 		}
 		if n := w.servers["s1"].connections() - before; n > 1 {
 			t.Errorf("5 answers took %d new connections", n)
+		}
+	})
+}
+
+// The mark that forbids a repetition is there when the client has the first content.
+func TestRelay_MarkPrecedesTheWrite(t *testing.T) {
+	relay(t, "", "s1 s2", nil, func(t *testing.T, w *relays) {
+		w.servers["s1"].play = func(a *answer) {
+			a.role()
+			a.deltas(1)
+			a.hang()
+		}
+		resp := w.post("/v1/chat/completions", chat(true, ""))
+		defer resp.Body.Close()
+		lines := bufio.NewScanner(resp.Body)
+		for lines.Scan() && !strings.Contains(lines.Text(), word(0)) {
+		}
+		synctest.Wait()
+		if info := w.session(resp); info.DeliveredTokens != 1 || !info.FirstDeltaSent {
+			t.Errorf("delivered %d, first delta sent %v", info.DeliveredTokens, info.FirstDeltaSent)
 		}
 	})
 }
