@@ -48,6 +48,8 @@ func (s *session) park(store *snapshot.Store) (boundary int, err error) {
 	switch {
 	case !s.order.protects():
 		return 0, &UnprotectedError{Cause: "off", Detail: "nothing is captured"}
+	case s.parked:
+		return 0, errCanceled // what was kept has been given up, and the engine's last step isn't over yet
 	case s.noRoom != nil:
 		return 0, s.noRoom
 	case s.err != nil && !errors.Is(s.err, engines.ErrLost):

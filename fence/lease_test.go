@@ -256,7 +256,8 @@ func TestLease_OverMeansNotLive(t *testing.T) {
 			}
 		}
 	})
-	if overs == 0 || lives == 0 {
+	// With -short there are too few histories to be sure of both.
+	if !testing.Short() && (overs == 0 || lives == 0) {
 		t.Errorf("the model saw %d steps with the lease over and %d with it live", overs, lives)
 	}
 }

@@ -242,7 +242,7 @@ func TestActions_GrantedOnceOverCrashes(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					res, err := l.http.Do(req)
+					res, err := l.over().Do(req)
 					if err != nil {
 						return // the router crashed
 					}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +29,7 @@ import (
 type lives struct {
 	*relays
 	cfg router.Config
+	mu  sync.Mutex // guards http
 }
 
 // journalled runs f against a router with agents and servers, in virtual time.
@@ -77,7 +79,7 @@ func (l *lives) ask(host, method, path, body string, header ...string) reply {
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Add(header[i], header[i+1])
 	}
-	res, err := l.http.Do(req)
+	res, err := l.over().Do(req)
 	if err != nil {
 		l.t.Fatalf("%s %s: %v", method, path, err)
 	}
@@ -126,10 +128,20 @@ func (l *lives) crash(cut ...io.Closer) {
 	l.begin(storage)
 }
 
+// over is the client of the present router; a request may be on its way while another one begins.
+func (l *lives) over() *http.Client {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.http
+}
+
 func (l *lives) begin(storage *journal.Memory) {
 	l.t.Helper()
 	l.client, l.admin, l.metrics, l.journal = newPipes(), newPipes(), prometheus.NewRegistry(), storage
 	client, admin := l.client, l.admin
+	l.mu.Lock()
+	l.http = over(client, admin)
+	l.mu.Unlock()
 	deps := l.deps(l.cfg)
 	deps.JournalStorage = storage
 	deps.Listen = func(_, addr string) (net.Listener, error) {

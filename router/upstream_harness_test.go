@@ -177,6 +177,9 @@ func (o *oai) serve(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
+		if r.Context().Err() != nil && q.closed.IsZero() {
+			q.closed = time.Now()
+		}
 		q.over = true
 	}()
 	defer context.AfterFunc(r.Context(), func() {
@@ -395,17 +398,22 @@ func newRelays(t *testing.T, agents, servers string, change func(*router.Config,
 		t.Fatal(err)
 	}
 	w.router = r
-	w.http = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-		if addr == "admin:80" {
-			return w.admin.dial(ctx)
-		}
-		return w.client.dial(ctx)
-	}}}
+	w.http = over(w.client, w.admin)
 	ctx, stop := context.WithCancel(t.Context())
 	w.stop = stop
 	go func() { w.done <- r.Run(ctx) }() // ends with close
 	synctest.Wait()
 	return w
+}
+
+// over is a client of one router's listeners.
+func over(client, admin *pipes) *http.Client {
+	return &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+		if addr == "admin:80" {
+			return admin.dial(ctx)
+		}
+		return client.dial(ctx)
+	}}}
 }
 
 func (w *relays) deps(cfg router.Config) router.Deps {

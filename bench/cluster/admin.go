@@ -99,6 +99,8 @@ type AgentView struct {
 	Reason       string `json:"reason"`
 	BootID       string `json:"boot_id"`
 	EngineBootID string `json:"engine_boot_id"`
+	// ExcludedFor is how long failures keep sessions away, in seconds.
+	ExcludedFor float64 `json:"excluded_for"`
 }
 
 // NodeInfo is what an agent says of itself.

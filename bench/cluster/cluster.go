@@ -86,7 +86,7 @@ func (c *Cluster) startRouter(ctx context.Context) error {
 	return nil
 }
 
-// awaitMembership waits until the router sees every node's present life as ready.
+// awaitMembership waits until the router sees every node's present life as ready, and would give it sessions.
 func (c *Cluster) awaitMembership(ctx context.Context) error {
 	return c.poll(ctx, "the router to see all nodes", func(ctx context.Context) error {
 		if !c.router.running() {
@@ -113,6 +113,8 @@ func (c *Cluster) awaitMembership(ctx context.Context) error {
 				return fmt.Errorf("node %s is not ready: %s", n.id, view.Reason)
 			case view.BootID != info.BootID || view.EngineBootID != info.EngineBootID:
 				return fmt.Errorf("the router still sees an earlier life of node %s", n.id)
+			case view.ExcludedFor > 0:
+				return fmt.Errorf("the router gives node %s nothing for %.1f s more, because of what failed there", n.id, view.ExcludedFor)
 			}
 		}
 		return c.admin.Ready(ctx)

@@ -36,7 +36,7 @@ func newNetwork(t *testing.T, c rigConfig) (*rig, *netns.Network) {
 			t.Error(err)
 		}
 	})
-	members := []string{"router", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"}
+	members := []string{"router", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--insecure-plaintext"}
 	for _, id := range r.ids {
 		h := n.Host(id)
 		p := startOn(t, h, append(append([]string{"agent", "--id", id}, simSmall()...), append(c.agent, "--listen", h.Addr()+":0", "--insecure-plaintext")...)...)

@@ -139,12 +139,13 @@ func TestPlacement_Invariants(t *testing.T) {
 			return v.Ready && v.Kind == w.Kind && v.ID != "d" && slices.Contains(v.Models, "m")
 		}
 		takes := func(v fleet.View) bool {
-			return suitable(v) && !v.Full && !v.Tried && v.Used < v.Contexts-v.Reserved
+			return suitable(v) && !v.Full && v.Used < v.Contexts-v.Reserved
 		}
+		trusted := func(v fleet.View) bool { return v.Excluded == 0 && !v.Tried }
 		var healthy, open, last int
 		for _, v := range views {
 			switch {
-			case suitable(v) && v.Excluded == 0 && !v.Tried:
+			case suitable(v) && trusted(v):
 				healthy++
 				if takes(v) {
 					open++
@@ -155,19 +156,19 @@ func TestPlacement_Invariants(t *testing.T) {
 		}
 		i := fleet.Primary(views, w)
 		if want := open > 0 || healthy == 0 && last > 0; want != (i >= 0) {
-			t.Fatalf("chose %d with %d open, %d healthy, %d excluded with room", i, open, healthy, last)
+			t.Fatalf("chose %d with %d open, %d healthy, %d doubtful with room", i, open, healthy, last)
 		}
 		if i >= 0 {
 			v := views[i]
-			if !takes(v) || v.Excluded > 0 && healthy > 0 {
+			if !takes(v) || !trusted(v) && healthy > 0 {
 				t.Fatalf("primary %+v", v)
 			}
 			for _, o := range views {
-				if takes(o) && v.Excluded == 0 && o.Excluded == 0 && load(o) < load(v) {
+				if takes(o) && trusted(v) && trusted(o) && load(o) < load(v) {
 					t.Fatalf("%+v is less loaded than %+v", o, v)
 				}
-				if takes(o) && o.Excluded < v.Excluded {
-					t.Fatalf("%+v is free before %+v", o, v)
+				if takes(o) && !trusted(v) && (v.Tried && !o.Tried || v.Tried == o.Tried && o.Excluded < v.Excluded) {
+					t.Fatalf("%+v is tried before %+v", v, o)
 				}
 			}
 		}
