@@ -4,6 +4,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -52,7 +53,13 @@ func (p *player) effect(f Fault, m *Moment, sc scene, s *Struck) (hit bool, note
 		hit := p.w.Router.Crash()
 		p.sleep(f.For)
 		if hit {
-			p.check(p.w.Router.Start())
+			err := p.w.Router.Start()
+			// Whoever starts it tries again until its disk works.
+			for errors.Is(err, errDisk) {
+				p.sleep(50 * time.Millisecond)
+				err = p.w.Router.Start()
+			}
+			p.check(err)
 		}
 		return hit, ""
 	case Pause:
