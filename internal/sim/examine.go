@@ -100,7 +100,7 @@ func (o *Outcome) unjustified(x *Exchange) string {
 	if len(faults) == 0 {
 		return "there was no fault"
 	}
-	if h := x.safeHolder(); h != "" && !touched(faults, h, RouterHost) && (!moves || x.moved() < 2) {
+	if h := x.safeHolder(); h != "" && !touched(faults, h, RouterHost) && !x.movedOff(h) {
 		return "sync, and no fault touched its holder " + h
 	}
 	if len(faults) > 1 || !faults[0].single() || moves || x.Plan.SDK && x.Try > 0 {
@@ -141,17 +141,11 @@ func (o *Outcome) sort(list []*Struck) (faults []*Struck, moves, disk bool) {
 	return faults, moves, disk
 }
 
-// moved counts the session's planned takeovers.
-func (x *Exchange) moved() int {
-	n := 0
-	if x.Info != nil {
-		for _, s := range x.Info.Seams {
-			if s.Cause == router.CauseMigrate || s.Cause == router.CauseDrain {
-				n++
-			}
-		}
-	}
-	return n
+// movedOff reports a planned move away from a node, after which its session was without protection for a moment.
+func (x *Exchange) movedOff(node string) bool {
+	return x.Info != nil && slices.ContainsFunc(x.Info.Seams, func(s router.SeamInfo) bool {
+		return s.From == node && (s.Cause == router.CauseMigrate || s.Cause == router.CauseDrain)
+	})
 }
 
 // single reports a fault that leaves all but one node, and all links between the others, alone.
