@@ -24,6 +24,8 @@ import (
 const (
 	// firstDelta is how long after its emission by the upstream a client behind a proxy has the first piece of text.
 	firstDelta = 200 * time.Millisecond
+	// heldAtLeast is what a proxy that holds pieces back adds: the kernel's 200 ms, less a margin.
+	heldAtLeast = 100 * time.Millisecond
 	// rounds is how often it is measured. The best counts: a proxy that buffers is late in all of them, a busy machine is not.
 	rounds = 5
 	// gap is the pause between the upstream's events. The whole answer takes several times firstDelta.
@@ -64,10 +66,10 @@ listen front
 // proxy is a program that stands between client and router.
 type proxy struct {
 	name, config string
-	// extra is added to the configuration; buffers says that the proxy must then hold the answer back, which shows that
-	// the measurement would notice.
-	extra   string
-	buffers bool
+	// extra is added to the configuration. holds says that the proxy must hold every piece back, which shows that the
+	// measurement would notice.
+	extra string
+	holds bool
 	// program is its path below the part, args what it is called with before the configuration's path.
 	program string
 	args    []string
@@ -75,14 +77,11 @@ type proxy struct {
 
 func allProxies() []proxy {
 	nginx := proxy{name: "nginx", config: nginxConfig, program: parts.Nginx, args: []string{"-e", "stderr", "-p", ".", "-c"}}
-	deaf := nginx
-	deaf.extra, deaf.buffers = "      proxy_ignore_headers X-Accel-Buffering;\n", true
-	return []proxy{
-		{name: "none"},
-		nginx,
-		deaf,
-		{name: "haproxy", config: haproxyConfig, program: parts.Haproxy, args: []string{"-db", "-f"}},
-	}
+	haproxy := proxy{name: "haproxy", config: haproxyConfig, program: parts.Haproxy, args: []string{"-db", "-f"}}
+	// By default haproxy tells the kernel that more is to come, and the kernel waits for it up to 200 ms.
+	prompt, stock := haproxy, haproxy
+	prompt.extra, stock.holds = "  option http-no-delay\n", true
+	return []proxy{{name: "none"}, nginx, prompt, stock}
 }
 
 // find returns the proxy's program: the part's, else the machine's own.
@@ -156,8 +155,11 @@ func (t *tally) proxy(ctx context.Context, m *meter, p proxy, base string, stdou
 	slices.Sort(first)
 	slices.Sort(all)
 	word, name, ok := "ok", p.name, first[0] <= firstDelta
-	if p.buffers {
-		name, ok = p.name+" that ignores X-Accel-Buffering (must be late)", first[0] > firstDelta
+	switch {
+	case p.holds:
+		name, ok = p.name+" without http-no-delay (must be late)", first[0] > heldAtLeast
+	case p.extra != "":
+		name += " with" + strings.TrimPrefix(strings.TrimSpace(p.extra), "option")
 	}
 	if !ok {
 		word, t.passed = "FAILED", false
