@@ -104,7 +104,7 @@ func New(cfg Config, deps Deps) (*Agent, error) {
 	a.store = snapshot.NewStore(a.budget, a.accept)
 	if cfg.Peers.Enabled() {
 		var err error
-		if a.peers, err = certs.Load(cfg.Peers, certOptions(a.log)); err != nil {
+		if a.peers, err = certs.Load(cfg.Peers, certs.Logging(a.log)); err != nil {
 			return nil, fmt.Errorf("agent.peers: %w", err)
 		}
 		deps.Dial = append(deps.Dial[:len(deps.Dial):len(deps.Dial)], grpc.WithTransportCredentials(a.peers.ClientCredentials("")))
@@ -117,20 +117,6 @@ func New(cfg Config, deps Deps) (*Agent, error) {
 	a.metrics = m
 	a.receiver = transfer.NewReceiver(a.self, a.store, a.stop, m.received, a.log)
 	return a, nil
-}
-
-// certOptions log what becomes of certificates.
-func certOptions(log *slog.Logger) certs.Options {
-	return certs.Options{
-		Reloaded: func(err error) {
-			if err != nil {
-				log.Error("certificates not reloaded, those before stay in force", "err", err)
-				return
-			}
-			log.Info("certificates reloaded")
-		},
-		Refused: func(peer net.Addr, err error) { log.Warn("peer refused", "peer", peer, "err", err) },
-	}
 }
 
 // Listeners are an agent's open sockets.

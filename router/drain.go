@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/seguekv/segue/router/fleet"
 	"github.com/seguekv/segue/snapshot"
 )
 
@@ -76,11 +77,19 @@ func (r *Router) migrate(w http.ResponseWriter, req *http.Request) {
 	writeAdmin(w, status, m)
 }
 
-// drainAgent keeps new work off an agent and moves every session that runs there.
-func (r *Router) drainAgent(w http.ResponseWriter, req *http.Request) {
+// named is the node that the path names; without one the answer is written.
+func (r *Router) named(w http.ResponseWriter, req *http.Request) *fleet.Node {
 	node := r.fleet.Node(req.PathValue("id"))
 	if node == nil {
 		adminError(w, http.StatusNotFound, "no such agent; GET /v1/agents lists them")
+	}
+	return node
+}
+
+// drainAgent keeps new work off an agent and moves every session that runs there.
+func (r *Router) drainAgent(w http.ResponseWriter, req *http.Request) {
+	node := r.named(w, req)
+	if node == nil {
 		return
 	}
 	node.Drain(true)
@@ -110,9 +119,8 @@ func (r *Router) drainAgent(w http.ResponseWriter, req *http.Request) {
 
 // undrainAgent lets new work come again.
 func (r *Router) undrainAgent(w http.ResponseWriter, req *http.Request) {
-	node := r.fleet.Node(req.PathValue("id"))
+	node := r.named(w, req)
 	if node == nil {
-		adminError(w, http.StatusNotFound, "no such agent; GET /v1/agents lists them")
 		return
 	}
 	node.Drain(false)

@@ -62,18 +62,7 @@ type security struct {
 }
 
 func (r *Router) openSecurity() error {
-	opt := func(what string) certs.Options {
-		return certs.Options{
-			Reloaded: func(err error) {
-				if err != nil {
-					r.log.Error("certificates not reloaded, those before stay in force", "for", what, "err", err)
-					return
-				}
-				r.log.Info("certificates reloaded", "for", what)
-			},
-			Refused: func(peer net.Addr, err error) { r.log.Warn("peer refused", "for", what, "peer", peer, "err", err) },
-		}
-	}
+	opt := func(what string) certs.Options { return certs.Logging(r.log.With("for", what)) }
 	var err error
 	if p := r.cfg.TLS; p.enabled() {
 		if r.security.clients, err = certs.LoadPair(certs.Files{Cert: p.Cert, Key: p.Key}, opt("clients")); err != nil {

@@ -6,6 +6,7 @@ package certs
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"time"
 
@@ -22,6 +23,20 @@ type Options struct {
 	// Refused hears of peers that ServerCredentials turned away, and why. Anybody who can connect can cause calls:
 	// count them, and bound what is logged.
 	Refused func(peer net.Addr, err error)
+}
+
+// Logging reports to a log. What peers cause is logged each time.
+func Logging(log *slog.Logger) Options {
+	return Options{
+		Reloaded: func(err error) {
+			if err != nil {
+				log.Error("certificates not reloaded, those before stay in force", "err", err)
+				return
+			}
+			log.Info("certificates reloaded")
+		},
+		Refused: func(peer net.Addr, err error) { log.Warn("peer refused", "peer", peer, "err", err) },
+	}
 }
 
 // Bundle is the files in force. Its methods may be called concurrently.
