@@ -8,7 +8,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
-# Where `make deps` puts the pinned parts; kept in step with tools/deps/cache.go.
+# Where `make deps` puts the pinned parts; kept in step with internal/partstore/store.go.
 CACHE := $(or $(SEGUE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/segue)
 # A tree without commits has nothing to stamp.
 VCS := $(shell git rev-parse -q --verify HEAD >/dev/null 2>&1 && echo auto || echo false)

@@ -27,18 +27,16 @@ import (
 // exitPrecondition: what was asked for can't be done in this state, and trying again won't change that by itself.
 const exitPrecondition = 5
 
-const (
-	// watchStep is how long the router may wait for a change before it answers, answerTime how long the rest may take.
-	watchStep  = 20 * time.Second
-	answerTime = 10 * time.Second
-)
+// watchStep is how long the router may wait for a change before it answers.
+const watchStep = 20 * time.Second
 
 // requestFlags are shared by the commands about requests.
 type requestFlags struct {
-	router, tenant, phase, since string
-	limit                        int
-	asJSON                       bool
-	file                         string
+	admin                adminFlags
+	tenant, phase, since string
+	limit                int
+	asJSON               bool
+	file                 string
 }
 
 func newRequestCommand() *cobra.Command {
@@ -48,10 +46,17 @@ func newRequestCommand() *cobra.Command {
 		Long: `Look at what a router recorded of its requests: phase, attempts, delivered tokens, usage, error, tool calls. The
 journal has neither prompts nor answers.
 
-Exit codes: 0 ok, 1 failure, 2 wrong usage, 4 the router can't be reached, 5 a router has the journal's file open.`,
-		Example: "  segue request list --phase failed --since 1h\n  segue request get req_0123 --tenant acme\n  segue request export --file journal.db",
+Exit codes: 0 ok, 1 failure, 2 wrong usage, 4 the router can't be reached, 5 a router has the journal's file open.
+
+` + adminHelp,
+		Example: `  segue request list --phase failed --since 1h
+  segue request list --admin https://router:8081 --ca certs/ca.crt --cert certs/operator.crt --key certs/operator.key
+  segue request get req_0123 --tenant acme
+  segue request export --file journal.db`,
 	}
-	c.PersistentFlags().StringVar(&f.router, "router", "127.0.0.1:8081", "the router's admin `address`")
+	f.admin.add(c.PersistentFlags())
+	c.PersistentFlags().StringVar(&f.admin.at, "router", f.admin.at, "the same as --admin")
+	_ = c.PersistentFlags().MarkHidden("router") // fails for a flag that isn't there
 	c.PersistentFlags().StringVar(&f.tenant, "tenant", "", "only requests of this `tenant`")
 	c.AddCommand(f.listCommand(), f.getCommand(), f.watchCommand(), f.exportCommand())
 	return c
@@ -68,7 +73,7 @@ func (f *requestFlags) listCommand() *cobra.Command {
 		Use: "list", Short: "List requests, newest first", Args: cobra.NoArgs,
 		Example: "  segue request list\n  segue request list --tenant acme --phase failed --since 1h --json",
 		RunE: func(c *cobra.Command, _ []string) error {
-			b, _, err := f.fetch(c.Context(), f.url("", f.query()), answerTime)
+			b, err := f.read(c.Context(), f.path("", f.query()))
 			if err != nil {
 				return err
 			}
@@ -91,7 +96,7 @@ func (f *requestFlags) getCommand() *cobra.Command {
 --tenant; of requests with the same request id it is the newest.`,
 		Example: "  segue request get 0123456789abcdef0123456789abcdef\n  segue request get req_0123 --tenant acme --json",
 		RunE: func(c *cobra.Command, args []string) error {
-			b, _, err := f.fetch(c.Context(), f.url("/"+url.PathEscape(args[0]), f.query()), answerTime)
+			b, err := f.read(c.Context(), f.path("/"+url.PathEscape(args[0]), f.query()))
 			if err != nil {
 				return err
 			}
@@ -124,7 +129,11 @@ func (f *requestFlags) exportCommand() *cobra.Command {
 			if f.file != "" {
 				return f.exportFile(c.OutOrStdout())
 			}
-			body, _, err := f.open(c.Context(), f.url("/export", f.query()), 0)
+			admin, err := f.admin.client()
+			if err != nil {
+				return err
+			}
+			body, _, err := admin.open(c.Context(), http.MethodGet, f.path("/export", f.query()), 0)
 			if err != nil {
 				return err
 			}
@@ -153,81 +162,33 @@ func (f *requestFlags) query() url.Values {
 	return q
 }
 
-func (f *requestFlags) url(path string, q url.Values) string {
+// path is below the journal's, with its escapes, and a query.
+func (f *requestFlags) path(below string, q url.Values) string {
 	u := url.URL{RawQuery: q.Encode()}
-	return "http://" + f.router + "/v1/requests" + path + u.String()
+	return "/v1/requests" + below + u.String()
 }
 
-// open asks the router. Without a limit the answer may take as long as it comes.
-func (f *requestFlags) open(ctx context.Context, at string, limit time.Duration) (io.ReadCloser, http.Header, error) {
-	cancel := func() {}
-	if limit > 0 {
-		ctx, cancel = context.WithTimeout(ctx, limit)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+func (f *requestFlags) read(ctx context.Context, path string) ([]byte, error) {
+	admin, err := f.admin.client()
 	if err != nil {
-		cancel()
-		return nil, nil, usageError(fmt.Errorf("--router %q: want HOST:PORT", f.router))
+		return nil, err
 	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		cancel()
-		return nil, nil, unreachable(fmt.Errorf("reach the router's admin listener: %w; is --router right?", err))
-	}
-	if res.StatusCode == http.StatusOK {
-		return &answerBody{res.Body, cancel}, res.Header, nil
-	}
-	defer cancel()
-	defer res.Body.Close()
-	var said struct {
-		Error struct {
-			Message string `json:"message"`
-		} `json:"error"`
-	}
-	err = fmt.Errorf("the router answers %s", res.Status)
-	if json.NewDecoder(io.LimitReader(res.Body, 1<<16)).Decode(&said) == nil && said.Error.Message != "" {
-		err = errors.New(said.Error.Message)
-	}
-	if res.StatusCode == http.StatusBadRequest {
-		return nil, nil, usageError(err)
-	}
-	return nil, nil, err
-}
-
-// answerBody ends its request's context when it is closed.
-type answerBody struct {
-	io.ReadCloser
-	cancel func()
-}
-
-func (b *answerBody) Close() error {
-	defer b.cancel()
-	return b.ReadCloser.Close()
-}
-
-func unreachable(err error) error { return &exitError{code: exitUnreachable, err: err} }
-
-// fetch reads an answer and its version.
-func (f *requestFlags) fetch(ctx context.Context, at string, limit time.Duration) ([]byte, string, error) {
-	body, h, err := f.open(ctx, at, limit)
-	if err != nil {
-		return nil, "", err
-	}
-	defer body.Close()
-	b, err := io.ReadAll(io.LimitReader(body, maxListing))
-	if err != nil {
-		return nil, "", unreachable(fmt.Errorf("read the router's answer: %w", err))
-	}
-	return b, h.Get("ETag"), nil
+	b, _, err := admin.read(ctx, http.MethodGet, path, answerTime)
+	return b, err
 }
 
 func (f *requestFlags) watch(ctx context.Context, w io.Writer, id string) error {
+	admin, err := f.admin.client()
+	if err != nil {
+		return err
+	}
 	q := f.query()
 	for shown := ""; ; {
-		b, version, err := f.fetch(ctx, f.url("/"+url.PathEscape(id), q), watchStep+answerTime)
+		b, h, err := admin.read(ctx, http.MethodGet, f.path("/"+url.PathEscape(id), q), watchStep+answerTime)
 		if err != nil {
 			return err
 		}
+		version := h.Get("ETag")
 		var r journal.Request
 		if err := json.Unmarshal(b, &r); err != nil {
 			return fmt.Errorf("read request: %w", err)
@@ -283,7 +244,7 @@ func (f *requestFlags) exportFile(out io.Writer) error {
 		return enc.Encode(r)
 	})
 	if errors.Is(err, journal.ErrLocked) {
-		return &exitError{code: exitPrecondition, err: fmt.Errorf("%w; or ask it: segue request export --router ADDRESS", err)}
+		return &exitError{code: exitPrecondition, err: fmt.Errorf("%w; or ask it: segue request export --admin ADDRESS", err)}
 	} else if errors.Is(err, stop) {
 		err = nil
 	}

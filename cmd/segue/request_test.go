@@ -73,7 +73,7 @@ func cli(args ...string) (code int, stdout, stderr string) {
 func TestRequestExport_File(t *testing.T) {
 	path, closed := journalFile(t)
 	code, out, errs := cli("request", "export", "--file", path)
-	if code != exitPrecondition || out != "" || !strings.Contains(errs, "another router uses it") || !strings.Contains(errs, "--router") {
+	if code != exitPrecondition || out != "" || !strings.Contains(errs, "another router uses it") || !strings.Contains(errs, "--admin") {
 		t.Errorf("while a router has it: exit code %d, %q, %q", code, out, errs)
 	}
 	closed()
@@ -143,7 +143,7 @@ func TestRequest_ListAndGet(t *testing.T) {
 		"get 00ff --tenant=":    `"cut ?[2J"`,
 		"list":                  `"req \x1b[1m"`, // a client's label can't play the terminal
 	} {
-		code, out, errs := cli(append(append([]string{"request"}, strings.Fields(args)...), "--router", at)...)
+		code, out, errs := cli(append(append([]string{"request"}, strings.Fields(args)...), "--admin", at)...)
 		if code != exitOK || errs != "" || !strings.Contains(out, want) {
 			t.Errorf("%s: exit code %d, %q, want %q: %s", args, code, out, want, errs)
 		}
@@ -154,15 +154,15 @@ func TestRequest_ListAndGet(t *testing.T) {
 	for args, want := range map[string]int{
 		"get nothing": exitFailure, "list --phase x": exitUsage, "get": exitUsage, "get a b": exitUsage, "list --nope": exitUsage, "watch": exitUsage,
 	} {
-		if code, out, errs := cli(append(append([]string{"request"}, strings.Fields(args)...), "--router", at)...); code != want || out != "" || errs == "" {
+		if code, out, errs := cli(append(append([]string{"request"}, strings.Fields(args)...), "--admin", at)...); code != want || out != "" || errs == "" {
 			t.Errorf("%s: exit code %d, want %d: %q, %q", args, code, want, out, errs)
 		}
 	}
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
 	for _, args := range []string{"list", "get 00ff", "watch 00ff", "export"} {
-		code, out, errs := cli(append(append([]string{"request"}, strings.Fields(args)...), "--router", strings.TrimPrefix(gone.URL, "http://"))...)
-		if code != exitUnreachable || out != "" || !strings.Contains(errs, "--router") {
+		code, out, errs := cli(append(append([]string{"request"}, strings.Fields(args)...), "--admin", strings.TrimPrefix(gone.URL, "http://"))...)
+		if code != exitUnreachable || out != "" || !strings.Contains(errs, "--admin") {
 			t.Errorf("%s without a router: exit code %d, %q, %q", args, code, out, errs)
 		}
 	}
@@ -182,7 +182,7 @@ func TestRequest_Watch(t *testing.T) {
 			fmt.Fprintf(w, `{"request_id":"r","session":"00ff","phase":%q,"delivered_output_tokens":%d,"error":{"message":"cut"},"started_at":"2026-01-02T03:04:05Z"}`+"\n", phases[asked], asked)
 			asked++
 		})
-		code, out, errs := cli("request", "watch", "00ff", "--router", at)
+		code, out, errs := cli("request", "watch", "00ff", "--admin", at)
 		if code != want || strings.Count(out, "\n") != 4 || !strings.Contains(out, "phase=decode attempts=0 replica=- delivered=2") {
 			t.Errorf("%s: exit code %d, want %d: %q, %q", end, code, want, out, errs)
 		}
@@ -199,7 +199,7 @@ func TestRequestExport_BreaksOff(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	})
-	if code, out, errs := cli("request", "export", "--router", at); code != exitUnreachable || out != oneRequest+"\n" || !strings.Contains(errs, "incomplete") {
+	if code, out, errs := cli("request", "export", "--admin", at); code != exitUnreachable || out != oneRequest+"\n" || !strings.Contains(errs, "incomplete") {
 		t.Errorf("exit code %d, %q, %q", code, out, errs)
 	}
 }

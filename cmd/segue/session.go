@@ -4,7 +4,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,27 +15,40 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// maxListing bounds an answer of the admin listener.
-const maxListing = 64 << 20
-
 func newSessionCommand() *cobra.Command {
-	var admin string
-	c := &cobra.Command{Use: "session", Short: "Look at the router's sessions", Args: cobra.NoArgs}
-	c.PersistentFlags().StringVar(&admin, "admin", "127.0.0.1:8081", "the router's admin address")
+	f := &adminFlags{}
+	c := &cobra.Command{
+		Use: "session", Short: "Look at the router's sessions", Args: cobra.NoArgs, Long: "Look at the router's sessions, and move them.\n\n" + adminHelp,
+		Example: `  segue session list
+  segue session list --admin https://router:8081 --ca certs/ca.crt --cert certs/operator.crt --key certs/operator.key`,
+	}
+	f.add(c.PersistentFlags())
+	// ask prints the answer with show; without one it prints it as it is.
+	ask := func(c *cobra.Command, method, path string, limit time.Duration, show func(io.Writer, []byte) error) error {
+		admin, err := f.client()
+		if err != nil {
+			return err
+		}
+		b, _, err := admin.read(c.Context(), method, "/v1/sessions"+path, limit)
+		if err != nil {
+			return err
+		}
+		if show != nil {
+			return show(c.OutOrStdout(), b)
+		}
+		_, err = c.OutOrStdout().Write(b)
+		return err
+	}
 	asJSON := false
 	list := &cobra.Command{
 		Use: "list", Short: "List sessions, newest first", Args: cobra.NoArgs,
-		Example: "  segue session list --admin 127.0.0.1:8081",
+		Example: `  segue session list --admin 127.0.0.1:8081
+  segue session list --admin https://router:8081 --ca certs/ca.crt --cert certs/operator.crt --key certs/operator.key`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			b, err := fetch(c.Context(), "http://"+admin+"/v1/sessions")
-			if err != nil {
-				return err
-			}
 			if asJSON {
-				_, err := c.OutOrStdout().Write(b)
-				return err
+				return ask(c, http.MethodGet, "", answerTime, nil)
 			}
-			return table(c.OutOrStdout(), b)
+			return ask(c, http.MethodGet, "", answerTime, table)
 		},
 	}
 	list.Flags().BoolVar(&asJSON, "json", false, "print the router's JSON")
@@ -44,12 +56,7 @@ func newSessionCommand() *cobra.Command {
 		Use: "get ID", Short: "Print one session: attempts, epochs, seams, watermarks, protection", Args: cobra.ExactArgs(1),
 		Example: "  segue session get 0123456789abcdef0123456789abcdef",
 		RunE: func(c *cobra.Command, args []string) error {
-			b, err := fetch(c.Context(), "http://"+admin+"/v1/sessions/"+args[0])
-			if err != nil {
-				return err
-			}
-			_, err = c.OutOrStdout().Write(b)
-			return err
+			return ask(c, http.MethodGet, "/"+url.PathEscape(args[0]), answerTime, nil)
 		},
 	}
 	migrate := &cobra.Command{
@@ -58,34 +65,11 @@ func newSessionCommand() *cobra.Command {
 can't, the session goes on where it was. Exit code 5: it was not moved, and the answer says why.`,
 		Example: "  segue session migrate 0123456789abcdef0123456789abcdef",
 		RunE: func(c *cobra.Command, args []string) error {
-			return order(c, http.MethodPost, "http://"+admin+"/v1/sessions/"+url.PathEscape(args[0])+"/migrate")
+			return ask(c, http.MethodPost, "/"+url.PathEscape(args[0])+"/migrate", orderTimeout, nil)
 		},
 	}
 	c.AddCommand(list, get, migrate)
 	return c
-}
-
-// fetch reads one admin page. A router that can't be reached has an exit code of its own.
-func fetch(ctx context.Context, url string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, usageError(err)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, &exitError{code: exitUnreachable, err: fmt.Errorf("reach the router's admin listener: %w; is --admin right?", err)}
-	}
-	defer res.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(res.Body, maxListing))
-	if err != nil {
-		return nil, &exitError{code: exitUnreachable, err: fmt.Errorf("read %s: %w", url, err)}
-	}
-	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s: %s", url, res.Status, b)
-	}
-	return b, nil
 }
 
 // table prints the listing's main columns.

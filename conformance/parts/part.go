@@ -14,6 +14,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"github.com/seguekv/segue/internal/partstore"
 )
 
 // Part is one set of packages.
@@ -118,17 +121,7 @@ func packages(program string) string {
 }
 
 // CacheDir is the cache's absolute path: SEGUE_CACHE, else segue in XDG_CACHE_HOME, else ~/.cache/segue.
-func CacheDir(getenv func(string) string) (string, error) {
-	switch {
-	case getenv("SEGUE_CACHE") != "":
-		return filepath.Abs(getenv("SEGUE_CACHE"))
-	case getenv("XDG_CACHE_HOME") != "":
-		return filepath.Abs(filepath.Join(getenv("XDG_CACHE_HOME"), "segue"))
-	case getenv("HOME") != "":
-		return filepath.Abs(filepath.Join(getenv("HOME"), ".cache", "segue"))
-	}
-	return "", errors.New("no cache folder: set SEGUE_CACHE, XDG_CACHE_HOME or HOME")
-}
+func CacheDir(getenv func(string) string) (string, error) { return partstore.Dir(getenv) }
 
 // Cache is where parts are.
 type Cache struct {
@@ -143,23 +136,25 @@ func (c Cache) Ensure(ctx context.Context, p Part) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("part %s: %w", p.Name, err)
 	}
-	place := filepath.Join(c.Dir, "conformance-"+p.Name+"-"+digest)
-	if complete(place) {
+	s := partstore.Store{Dir: c.Dir, Program: "conformance", LockName: ".conformance.lock", Log: c.Log}
+	family := "conformance-" + p.Name
+	part := partstore.Part{What: p.Name, Dir: family + "-" + digest, Family: family, Marker: listing}
+	place := s.Place(part)
+	if s.Complete(part) {
 		return place, nil
 	}
-	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
-		return "", fmt.Errorf("make cache folder: %w", err)
-	}
-	unlock, err := lock(ctx, c.Dir, c.Log)
+	unlock, err := s.Lock(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	if complete(place) { // another run was faster
+	if s.Complete(part) { // another run was faster
 		return place, nil
 	}
-	if err := c.install(ctx, p, place); err != nil {
+	begin := time.Now()
+	if err := s.Make(ctx, part, func(work, out string) error { return p.install(ctx, s, work, out) }); err != nil {
 		return "", fmt.Errorf("part %s: %w", p.Name, err)
 	}
+	s.Say("%s: installed in %.1f s, %.1f MB", p.Name, time.Since(begin).Seconds(), float64(partstore.Size(place))/1e6)
 	return place, nil
 }

@@ -19,6 +19,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/seguekv/segue/internal/partstore"
 )
 
 // machine is a fake machine: a PATH with clients that copy prepared archives and record their calls.
@@ -101,7 +103,7 @@ func (m *machine) parts() []part {
 // fetch runs one fetcher and returns what it said.
 func (m *machine) fetch(parts []part) (string, error) {
 	var log safeBuffer
-	f := &fetcher{cache: m.cache, log: &log}
+	f := newFetcher(m.cache, &log)
 	err := f.ensure(m.t.Context(), parts)
 	return log.String(), err
 }
@@ -111,7 +113,7 @@ func (m *machine) tree() []string {
 	m.t.Helper()
 	var out []string
 	err := filepath.WalkDir(m.cache, func(p string, e os.DirEntry, err error) error {
-		if err != nil || e.IsDir() || e.Name() == ".lock" || e.Name() == markerName {
+		if err != nil || e.IsDir() || e.Name() == ".lock" || e.Name() == partstore.MarkerName {
 			return err
 		}
 		b, err := os.ReadFile(p)

@@ -8,18 +8,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"time"
+
+	"github.com/seguekv/segue/internal/partstore"
 )
 
-// partialPrefix begins the names of folders in which a part is being made.
-const partialPrefix = ".partial-"
-
 // fetcher fills one cache.
-type fetcher struct {
-	cache string
-	log   io.Writer // what a person reads; used by one goroutine at a time
+type fetcher struct{ store partstore.Store }
+
+func newFetcher(cache string, log io.Writer) *fetcher {
+	return &fetcher{partstore.Store{Dir: cache, Program: "deps", LockName: ".lock", Log: log}}
 }
 
 // ensure makes every part complete. What is missing on the machine is reported before anything is fetched.
@@ -31,13 +29,10 @@ func (f *fetcher) ensure(ctx context.Context, parts []part) error {
 		return err
 	}
 	if len(f.missing(parts)) == 0 {
-		fmt.Fprintf(f.log, "deps: nothing to fetch, %s is complete\n", f.cache)
+		f.store.Say("nothing to fetch, %s is complete", f.store.Dir)
 		return nil
 	}
-	if err := os.MkdirAll(f.cache, 0o755); err != nil {
-		return fmt.Errorf("make cache folder: %w", err)
-	}
-	unlock, err := lockCache(ctx, f.cache, f.log)
+	unlock, err := f.store.Lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -45,7 +40,7 @@ func (f *fetcher) ensure(ctx context.Context, parts []part) error {
 	begin := time.Now()
 	for _, p := range parts {
 		if f.have(p) {
-			fmt.Fprintf(f.log, "deps: %s: already there\n", p.what)
+			f.store.Say("%s: already there", p.what)
 			continue
 		}
 		if err := f.fetch(ctx, p); err != nil {
@@ -55,11 +50,11 @@ func (f *fetcher) ensure(ctx context.Context, parts []part) error {
 			return err
 		}
 	}
-	fmt.Fprintf(f.log, "deps: done in %s\n", seconds(time.Since(begin)))
+	f.store.Say("done in %s", seconds(time.Since(begin)))
 	return nil
 }
 
-func (f *fetcher) have(p part) bool { return complete(filepath.Join(f.cache, p.dir), p.pin) }
+func (f *fetcher) have(p part) bool { return f.store.Complete(p.stored()) }
 
 func (f *fetcher) missing(parts []part) []part {
 	var out []part
@@ -71,75 +66,33 @@ func (f *fetcher) missing(parts []part) []part {
 	return out
 }
 
-// fetch makes one part in a folder of its own and moves it to its place when it is complete. The caller
-// holds the cache's lock.
-func (f *fetcher) fetch(ctx context.Context, p part) (err error) {
-	if err := f.discard(p); err != nil {
-		return err
-	}
-	work, err := os.MkdirTemp(f.cache, partialPrefix+p.dir+"-")
-	if err != nil {
-		return fmt.Errorf("make work folder: %w", err)
-	}
-	defer func() {
-		if rerr := os.RemoveAll(work); err == nil && rerr != nil {
-			err = rerr
-		}
-	}()
-
-	fmt.Fprintf(f.log, "deps: %s: fetching %s (%s)\n", p.what, p.spec, megabytes(p.size))
-	begin := time.Now()
-	archive, err := f.download(ctx, p, work)
-	if err != nil {
-		return fmt.Errorf("fetch %s: %w", p.spec, err)
-	}
-	downloaded := time.Now()
-	if err := p.pin.checkFile(archive); err != nil {
-		return fmt.Errorf("verify %s: %w", p.spec, err)
-	}
-	verified := time.Now()
-
-	out := filepath.Join(work, "part")
-	if err := os.Mkdir(out, 0o755); err != nil {
-		return err
-	}
-	if err := unpack(archive, out, p); err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return context.Cause(ctx)
-	}
-	if err := writeMarker(out, p.pin); err != nil {
-		return fmt.Errorf("write marker: %w", err)
-	}
-	if err := os.Rename(out, filepath.Join(f.cache, p.dir)); err != nil {
-		return fmt.Errorf("move part to its place: %w", err)
-	}
-	if err := syncDir(f.cache); err != nil {
-		return err
-	}
-	fmt.Fprintf(f.log, "deps: %s: download %s, verify %s, unpack %s\n", p.what,
-		seconds(downloaded.Sub(begin)), seconds(verified.Sub(downloaded)), seconds(time.Since(verified)))
-	return nil
+// stored is the part as a folder of the cache.
+func (p part) stored() partstore.Part {
+	return partstore.Part{What: p.what, Dir: p.dir, Marker: func(dir string) ([]byte, error) { return markerText(dir, p.pin) }}
 }
 
-// discard removes what an earlier run left unfinished, and a folder in the part's place that is not this
-// part.
-func (f *fetcher) discard(p part) error {
-	old, err := filepath.Glob(filepath.Join(f.cache, partialPrefix+p.dir+"-*"))
+// fetch makes one part. The caller holds the cache's lock.
+func (f *fetcher) fetch(ctx context.Context, p part) error {
+	var begin, downloaded, verified time.Time
+	err := f.store.Make(ctx, p.stored(), func(work, out string) error {
+		f.store.Say("%s: fetching %s (%s)", p.what, p.spec, megabytes(p.size))
+		begin = time.Now()
+		archive, err := f.download(ctx, p, work)
+		if err != nil {
+			return fmt.Errorf("fetch %s: %w", p.spec, err)
+		}
+		downloaded = time.Now()
+		if err := p.pin.checkFile(archive); err != nil {
+			return fmt.Errorf("verify %s: %w", p.spec, err)
+		}
+		verified = time.Now()
+		return unpack(archive, out, p)
+	})
 	if err != nil {
 		return err
 	}
-	place := filepath.Join(f.cache, p.dir)
-	if _, err := os.Lstat(place); err == nil {
-		old = append(old, place)
-	}
-	for _, name := range old {
-		fmt.Fprintf(f.log, "deps: %s: discarding incomplete %s\n", p.what, filepath.Base(name))
-		if err := os.RemoveAll(name); err != nil {
-			return fmt.Errorf("discard incomplete part: %w", err)
-		}
-	}
+	f.store.Say("%s: download %s, verify %s, unpack %s", p.what,
+		seconds(downloaded.Sub(begin)), seconds(verified.Sub(downloaded)), seconds(time.Since(verified)))
 	return nil
 }
 

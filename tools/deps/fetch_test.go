@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/seguekv/segue/internal/partstore"
 )
 
 func wantTree() []string {
@@ -60,11 +62,11 @@ func TestEnsure_DiscardsWhatIsNotComplete(t *testing.T) {
 			write(t, filepath.Join(cache, ".partial-lib-v1-1", "half"), "x")
 		}, 0},
 		{"no marker", func(t *testing.T, cache string) {
-			remove(t, filepath.Join(cache, "lib-v1", markerName))
+			remove(t, filepath.Join(cache, "lib-v1", partstore.MarkerName))
 			write(t, filepath.Join(cache, ".partial-lib-v1-1", "half"), "x")
 		}, 1},
 		{"marker of another pin", func(t *testing.T, cache string) {
-			write(t, filepath.Join(cache, "lib-v1", markerName), markerLayout+"\npin sha512-other\n")
+			write(t, filepath.Join(cache, "lib-v1", partstore.MarkerName), markerLayout+"\npin sha512-other\n")
 		}, 1},
 		{"file missing", func(t *testing.T, cache string) { remove(t, filepath.Join(cache, "lib-v1", "libx.v1.so")) }, 1},
 		{"file cut short", func(t *testing.T, cache string) { write(t, filepath.Join(cache, "lib-v1", "libx.v1.so"), "lib") }, 1},
@@ -123,7 +125,7 @@ func TestEnsure_RefusesAnotherContent(t *testing.T) {
 				}
 			}
 			for _, f := range m.tree() {
-				if strings.Contains(f, "other") || strings.Contains(f, partialPrefix) {
+				if strings.Contains(f, "other") || strings.Contains(f, partstore.PartialPrefix) {
 					t.Errorf("%s was kept", f)
 				}
 			}
@@ -158,7 +160,7 @@ func TestEnsure_TwoRunsAtOnce(t *testing.T) {
 	var logs [2]safeBuffer
 	var errs [2]error
 	start := func(i int) {
-		wg.Go(func() { errs[i] = (&fetcher{cache: m.cache, log: &logs[i]}).ensure(t.Context(), parts) })
+		wg.Go(func() { errs[i] = newFetcher(m.cache, &logs[i]).ensure(t.Context(), parts) })
 	}
 	start(0)
 	if _, err := os.ReadFile(ready); err != nil {
@@ -195,7 +197,7 @@ func TestEnsure_InterruptLeavesNoHalfPart(t *testing.T) {
 	defer cancel()
 	var log safeBuffer
 	done := make(chan error, 1)
-	go func() { done <- (&fetcher{cache: m.cache, log: &log}).ensure(ctx, parts) }()
+	go func() { done <- newFetcher(m.cache, &log).ensure(ctx, parts) }()
 	if _, err := os.ReadFile(ready); err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +207,7 @@ func TestEnsure_InterruptLeavesNoHalfPart(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v, want context.Canceled", err)
 		}
-	case <-time.After(clientGrace):
+	case <-time.After(partstore.Grace):
 		t.Fatal("an interrupted run doesn't end")
 	}
 	if got := m.tree(); len(got) != 0 {
@@ -225,7 +227,7 @@ func TestEnsure_ProgressWhileAClientRuns(t *testing.T) {
 	m.program("npm", "read x <"+gate+"\n"+string(old))
 	var log safeBuffer
 	done := make(chan error, 1)
-	go func() { done <- (&fetcher{cache: m.cache, log: &log}).ensure(t.Context(), parts) }()
+	go func() { done <- newFetcher(m.cache, &log).ensure(t.Context(), parts) }()
 	until(t, func() bool { return strings.Contains(log.String(), "libraries: 0.0 MB of") })
 	write(t, gate, "go\n")
 	if err := <-done; err != nil {

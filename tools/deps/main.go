@@ -4,10 +4,8 @@
 // Command deps puts the pinned parts that Segue does not build itself into a cache folder: the llama.cpp
 // libraries and a small model, and on request the buf tool.
 //
-// A part is one folder of the cache. It is complete exactly if it holds a marker with the part's pin (see
-// marker.go); a complete part is never fetched again, anything else is discarded. One run at a time works
-// on a cache, under a lock; a second one waits. The downloads go through the ordinary clients of their
-// registries (npm, pip), so the user's own settings for mirrors and proxies apply.
+// A part is one folder of the cache (see internal/partstore) with the pin in its marker. The downloads go through the
+// ordinary clients of their registries (npm, pip), so the user's own settings for mirrors and proxies apply.
 //
 // The program starts one goroutine per download, which prints progress and ends with the download.
 package main
@@ -22,6 +20,8 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+
+	"github.com/seguekv/segue/internal/partstore"
 )
 
 func main() {
@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "deps: %v\n", err)
 		return 2
 	}
-	cache, err := cacheDir(os.Getenv)
+	cache, err := partstore.Dir(os.Getenv)
 	if err != nil {
 		fmt.Fprintf(stderr, "deps: %v\n", err)
 		return 1
@@ -81,8 +81,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		return 0
 	}
-	f := &fetcher{cache: cache, log: stderr}
-	if err := f.ensure(ctx, fetched); err != nil {
+	if err := newFetcher(cache, stderr).ensure(ctx, fetched); err != nil {
 		if ctx.Err() != nil {
 			fmt.Fprintln(stderr, "deps: interrupted; finished parts stay, the unfinished one is removed")
 			return 130
@@ -110,7 +109,7 @@ func choose(all []part, keys []string) ([]part, error) {
 		}
 	}
 	for k := range want {
-		return nil, fmt.Errorf("no part is called %q; parts are llama, model, buf", k)
+		return nil, fmt.Errorf("no part is called %q; parts are llama, model, server, buf", k)
 	}
 	return out, nil
 }

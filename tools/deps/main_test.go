@@ -52,7 +52,7 @@ func TestPreflight_ReportsEverythingInOneMessage(t *testing.T) {
 	t.Setenv("PATH", m.bin)
 	t.Setenv("LD_LIBRARY_PATH", "")
 
-	f := &fetcher{cache: filepath.Join(m.cache, "not", "there"), log: &safeBuffer{}}
+	f := newFetcher(filepath.Join(m.cache, "not", "there"), &safeBuffer{})
 	err := f.ensure(t.Context(), pins())
 	if err == nil {
 		t.Fatal("got no error")
@@ -78,7 +78,7 @@ func TestPreflight_AcceptsThisKindOfMachine(t *testing.T) {
 			m.program("go", "echo "+v)
 			m.program("uname", `[ "$1" = -s ] && echo Linux || echo x86_64`)
 			m.program("getconf", "echo glibc 2.34")
-			f := &fetcher{cache: t.TempDir(), log: &safeBuffer{}}
+			f := newFetcher(t.TempDir(), &safeBuffer{})
 			if err := f.preflight(t.Context(), pins(), pins()); err != nil {
 				t.Error(err)
 			}
@@ -129,24 +129,5 @@ func TestRun_RefusesUnknownWords(t *testing.T) {
 		if code := run(t.Context(), args, &out, &errs); code != 2 || errs.Len() == 0 {
 			t.Errorf("run %v: exit code %d, message %q; want 2 and a message", args, code, errs.String())
 		}
-	}
-}
-
-func TestCacheDir_Precedence(t *testing.T) {
-	for _, c := range []struct {
-		env  map[string]string
-		want string
-	}{
-		{map[string]string{"SEGUE_CACHE": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/h"}, "/a"},
-		{map[string]string{"XDG_CACHE_HOME": "/b", "HOME": "/h"}, "/b/segue"},
-		{map[string]string{"HOME": "/h"}, "/h/.cache/segue"},
-	} {
-		got, err := cacheDir(func(k string) string { return c.env[k] })
-		if err != nil || got != c.want {
-			t.Errorf("with %v: got %q, %v, want %q", c.env, got, err, c.want)
-		}
-	}
-	if _, err := cacheDir(func(string) string { return "" }); err == nil {
-		t.Error("no error without any variable")
 	}
 }

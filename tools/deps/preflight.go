@@ -29,7 +29,7 @@ func (f *fetcher) preflight(ctx context.Context, parts, missing []part) error {
 		checks = append(checks, string(p.client), "disk")
 	}
 	slices.Sort(checks)
-	args := append([]string{"-c", preflightScript, "preflight.sh", f.cache}, slices.Compact(checks)...)
+	args := append([]string{"-c", preflightScript, "preflight.sh", f.store.Dir}, slices.Compact(checks)...)
 	out, err := exec.CommandContext(ctx, "sh", args...).CombinedOutput()
 	if err == nil {
 		return nil
