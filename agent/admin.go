@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/seguekv/segue/health"
 	"github.com/seguekv/segue/snapshot"
 )
 
@@ -28,7 +29,11 @@ func (a *Agent) adminHandler() http.Handler {
 }
 
 func (a *Agent) readyz(w http.ResponseWriter, r *http.Request) {
-	if _, err := a.described(r.Context()); err != nil {
+	_, err := a.described(r.Context())
+	if err == nil {
+		err = a.unwell()
+	}
+	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
@@ -43,12 +48,21 @@ func (a *Agent) nodeView(w http.ResponseWriter, r *http.Request) {
 		EnginePID  int    `json:"engine_pid"`
 		Ready      bool   `json:"ready"`
 		Reason     string `json:"reason,omitempty"`
+		// Health is the verdict on the engine with its reasons, GPU what is known of its devices: off, unavailable
+		// or read.
+		Health  health.Verdict `json:"health"`
+		Reasons []string       `json:"health_reasons"`
+		GPU     string         `json:"gpu"`
 	}{ID: a.cfg.ID, Boot: hex.EncodeToString(a.self.Boot[:]), EnginePID: a.host.PID()}
 	if d, err := a.described(r.Context()); err == nil {
 		v.Ready, v.EngineBoot = true, hex.EncodeToString(d.Boot[:])
+		if err := a.unwell(); err != nil {
+			v.Ready, v.Reason = false, err.Error()
+		}
 	} else {
 		v.Reason = err.Error()
 	}
+	v.Health, v.Reasons, v.GPU = a.doctor.view()
 	reply(w, v)
 }
 

@@ -57,7 +57,7 @@ func TestAdmin_Health(t *testing.T) {
 		}
 		d := a.describe(t)
 		want := map[string]any{
-			"id": "a", "boot_id": hex.EncodeToString(d.GetBootId()), "engine_boot_id": hex.EncodeToString(d.GetEngineBootId()), "engine_pid": 1.0, "ready": true,
+			"id": "a", "boot_id": hex.EncodeToString(d.GetBootId()), "engine_boot_id": hex.EncodeToString(d.GetEngineBootId()), "engine_pid": 1.0, "ready": true, "health": "idle", "health_reasons": []any{"nothing_runs"}, "gpu": "off",
 		}
 		if diff := cmp.Diff(want, node()); diff != "" {
 			t.Errorf("node (-want +got):\n%s", diff)

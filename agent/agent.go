@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -25,6 +26,7 @@ import (
 	"github.com/seguekv/segue/engines"
 	"github.com/seguekv/segue/fence"
 	"github.com/seguekv/segue/fence/clock"
+	"github.com/seguekv/segue/health/gpu"
 	"github.com/seguekv/segue/internal/certs"
 	"github.com/seguekv/segue/snapshot"
 	"github.com/seguekv/segue/transfer"
@@ -51,6 +53,11 @@ type Agent struct {
 	slots    admission
 	prepared *reservations
 	metrics  *metrics
+	doctor   *doctor
+	devices  *devices // nil: no GPU is read
+	reports  Devices
+	// taken counts what the sinks of all runs have taken: prompt chunks and tokens.
+	taken atomic.Uint64
 	gather   prometheus.Gatherer
 	clock    *fence.Clock
 	peers    *certs.Bundle // nil: plaintext
@@ -79,6 +86,18 @@ type Deps struct {
 	Log        *slog.Logger
 	// Clock is what leases count by; nil for the machine's.
 	Clock *fence.Clock
+	// Devices reads GPUs; nil for nobody. GPU says how they are judged, Remember keeps what has to outlive the
+	// process, on the goroutine of Devices.Run; nil keeps nothing.
+	Devices  Devices
+	GPU      gpu.Config
+	Remember func(gpu.Memory)
+}
+
+func (d Deps) remember() func(gpu.Memory) {
+	if d.Remember == nil {
+		return func(gpu.Memory) {}
+	}
+	return d.Remember
 }
 
 // New checks the configuration and starts nothing.
@@ -115,6 +134,16 @@ func New(cfg Config, deps Deps) (*Agent, error) {
 		return nil, err
 	}
 	a.metrics = m
+	if deps.Devices != nil {
+		judge, err := gpu.NewJudge(deps.GPU)
+		if err != nil {
+			return nil, fmt.Errorf("agent.gpu: %w", err)
+		}
+		a.reports, a.devices = deps.Devices, &devices{judge: judge, save: deps.remember()}
+	}
+	if a.doctor, err = newDoctor(a); err != nil {
+		return nil, err
+	}
 	a.receiver = transfer.NewReceiver(a.self, a.store, a.stop, m.received, a.log)
 	return a, nil
 }
@@ -155,6 +184,11 @@ func (a *Agent) Run(ctx context.Context, l Listeners) error {
 	})
 	g.Go(func() error { return a.pool.Run(gctx) })
 	g.Go(func() error { return a.sweep(gctx) })
+	g.Go(func() error { return a.doctor.watcher.Run(gctx) })
+	g.Go(func() error { return a.heed(gctx) })
+	if a.devices != nil {
+		g.Go(func() error { return a.heedDevices(gctx, a.reports) })
+	}
 	g.Go(func() error {
 		// Order: sessions first, so that their feeds end with a reason; then the servers; the pool stops
 		// with gctx and is not needed any more.

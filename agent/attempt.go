@@ -147,6 +147,9 @@ func (a *Agent) engine(o order) (LiveEngine, *engines.Description, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := a.unwell(); err != nil {
+		return nil, nil, err
+	}
 	if m := o.request.Model; m != "" && m != d.Model {
 		return nil, nil, &engines.RequestError{Field: "model", Reason: fmt.Sprintf("%q is not served here; this node serves %q", m, d.Model)}
 	}
@@ -161,7 +164,7 @@ func (a *Agent) start(id snapshot.SessionID, e fence.Epoch, o order, eng LiveEng
 		to, unreachable = a.sender(o.holder)
 	}
 	s := newSession(a.lifetime(), id, e, o, d, tenure{clock: a.clock, lapsed: a.metrics.lapsed}, a.log)
-	k := &sink{s: s, budget: a.budget}
+	k := &sink{s: s, budget: a.budget, taken: &a.taken}
 	var from *snapshot.State
 	if c != nil {
 		from = c.held.State

@@ -9,6 +9,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/seguekv/segue/health"
 	"github.com/seguekv/segue/internal/certs"
 )
 
@@ -38,6 +39,8 @@ type Config struct {
 	HoldTimeout time.Duration `yaml:"-"`
 	// StepLimit is the longest compute call that still counts as progress.
 	StepLimit time.Duration `yaml:"-"`
+	// Health is when the engine counts as hung.
+	Health health.Config `yaml:"health"`
 	// Peers are the certificates for routers and other agents: both sides show one. None: plaintext, on loopback only.
 	Peers certs.Files `yaml:"peers"`
 	// Callers are the DNS or URI names of those who may call; empty: everybody with a certificate of Peers.CA.
@@ -60,6 +63,7 @@ func DefaultConfig() Config {
 		OrphanGrace:         2 * time.Second,
 		HoldTimeout:         10 * time.Minute,
 		StepLimit:           10 * time.Second,
+		Health:              health.Defaults(),
 	}
 }
 
@@ -97,6 +101,9 @@ func (c Config) Validate() error {
 		if d.d <= 0 {
 			bad("%s: want a positive duration, got %v", d.key, d.d)
 		}
+	}
+	if err := c.Health.Validate(); err != nil {
+		bad("agent.%w", err)
 	}
 	return errors.Join(errs...)
 }

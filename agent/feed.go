@@ -58,6 +58,8 @@ func (s *session) collect(c *cursor, out []*seguev1.Event) (_ []*seguev1.Event, 
 func (s *session) releasable() int {
 	n := len(s.tokens)
 	switch {
+	case s.tainted:
+		return min(n, s.released)
 	case s.order.mode != seguev1.ProtectionMode_PROTECTION_MODE_SYNC:
 		return n
 	case s.ctx.Err() != nil:

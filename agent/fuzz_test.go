@@ -27,7 +27,7 @@ func fuzzMethods() []string {
 	return []string{
 		"NodeService/Describe", "NodeService/Generate", "NodeService/Takeover", "NodeService/Pair", "NodeService/Cancel",
 		"NodeService/Release", "NodeService/Sessions", "NodeService/Renew", "ReplicationService/Replicate",
-		"NodeService/Prepare", "NodeService/Park",
+		"NodeService/Prepare", "NodeService/Park", "NodeService/WatchHealth",
 	}
 }
 

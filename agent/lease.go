@@ -148,7 +148,7 @@ func (s *session) lapse() {
 func (s *session) mayGoOn() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.parked {
+	if s.parked || s.tainted {
 		return false
 	}
 	t := &s.tenure
@@ -163,7 +163,7 @@ func (s *session) mayGoOn() bool {
 func (s *session) whyOver() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.parked {
+	if s.parked || s.tainted {
 		return s.err
 	}
 	return errLeaseEnded

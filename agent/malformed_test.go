@@ -180,5 +180,8 @@ func TestNode_ArbitraryRequests(t *testing.T) {
 				rt.Fatalf("%v", x.err)
 			}
 		})
+		// What Prepare keeps under an epoch that nothing runs under is in no listing; it ends with a Cancel of that epoch.
+		cancelRun(t, a, id, math.MaxUint64)
+		cancelRun(t, a, make([]byte, 16), math.MaxUint64)
 	})
 }

@@ -28,6 +28,8 @@ type metrics struct {
 	runSeconds    prometheus.Histogram
 	renewals      *prometheus.CounterVec
 	expired       prometheus.Counter
+	verdicts      *prometheus.CounterVec
+	xids          *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer, a *Agent) (*metrics, error) {
@@ -63,7 +65,13 @@ func newMetrics(reg prometheus.Registerer, a *Agent) (*metrics, error) {
 			Name: "segue_agent_leases_expired_total", Help: "Runs that ended because their lease was over.",
 		}),
 	}
-	for _, c := range []prometheus.Collector{m.receivedBytes, m.takeovers, m.prepares, m.reservations, m.parks, m.protections, m.runs, m.runSeconds, m.renewals, m.expired, &collector{a: a}} {
+	m.verdicts = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "segue_agent_engine_verdicts_total", Help: "Changes of what is held of the engine, by the new verdict.",
+	}, []string{"verdict"})
+	m.xids = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "segue_agent_gpu_errors_total", Help: "Errors (XIDs) of the engine's devices that the driver reported, by class.",
+	}, []string{"class"})
+	for _, c := range []prometheus.Collector{m.verdicts, m.xids, m.receivedBytes, m.takeovers, m.prepares, m.reservations, m.parks, m.protections, m.runs, m.runSeconds, m.renewals, m.expired, &collector{a: a}} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}

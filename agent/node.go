@@ -39,6 +39,9 @@ func (n *node) Describe(ctx context.Context, _ *seguev1.DescribeRequest) (*segue
 		return r, nil
 	}
 	r.Ready = true
+	if err := a.unwell(); err != nil {
+		r.Ready, r.NotReadyReason = false, err.Error()
+	}
 	r.EngineBootId, r.Model = d.Boot[:], d.Model
 	r.Fingerprint, r.RowBytes = d.Fingerprint.Encode(), uint64(d.Geometry.RowBytes())
 	r.ContextLength, r.Contexts = uint32(d.ContextLength), uint32(d.Contexts)
@@ -103,6 +106,10 @@ func needOf(r *seguev1.TakeoverRequest, request engines.Request) (snapshot.Need,
 			return need, err
 		}
 		need.PromptDigest = &d
+	}
+	if r.CleanBoundary != nil {
+		n := int(r.GetCleanBoundary())
+		need.Clean = &n
 	}
 	var err error
 	need.OutputDigest, err = digest("output_digest", r.GetOutputDigest())

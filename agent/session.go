@@ -64,6 +64,10 @@ type session struct {
 	reader, feeds int
 	orphan        *time.Timer
 	tenure        tenure
+	// marks are boundaries captured by earlier times. tainted: the run was ended because its device has lost data, and
+	// nothing of it leaves any more.
+	marks   []mark
+	tainted bool
 	// parked: the run was ended so that its state can be continued; outbox and memory have left.
 	parked bool
 	// closed: outbox and memory are given back.

@@ -6,6 +6,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
@@ -22,6 +23,8 @@ type sink struct {
 	s *session
 	// budget is where the session's memory comes from.
 	budget *snapshot.Budget
+	// taken counts what was taken.
+	taken *atomic.Uint64
 	// textEnd is the caller's text_end at index dropped-1, checked when that token is emitted again.
 	dropped int
 	textEnd uint64
@@ -67,6 +70,7 @@ func (k *sink) Prompt(ids []int32) error {
 // Prefilled captures a prompt chunk.
 func (k *sink) Prefilled(first, count int, rows []byte) error {
 	s := k.s
+	k.taken.Add(1)
 	s.mu.Lock()
 	s.prefilled, s.lastStep = first+count, time.Now()
 	o := s.outbox
@@ -81,6 +85,7 @@ func (k *sink) Prefilled(first, count int, rows []byte) error {
 // Token captures a boundary, logs the token and waits while the holder is too far behind.
 func (k *sink) Token(t engines.Token) error {
 	s := k.s
+	k.taken.Add(1)
 	if k.dropped > 0 && t.Index == k.dropped-1 && uint64(t.TextEnd) != k.textEnd {
 		return fmt.Errorf("%w: text of the delivered tokens ends at byte %d, the caller's at %d", snapshot.ErrOutput, t.TextEnd, k.textEnd)
 	}

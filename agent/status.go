@@ -18,6 +18,9 @@ func statusError(err error) error {
 	if _, ok := errors.AsType[*UnprotectedError](err); ok {
 		return transfer.StatusOf(codes.FailedPrecondition, seguev1.Reason_REASON_UNPROTECTED, err.Error())
 	}
+	if e, ok := errors.AsType[*TaintedError](err); ok {
+		return transfer.StatusWith(codes.DataLoss, taintedRefusal(e))
+	}
 	switch {
 	case errors.Is(err, errCanceled), errors.Is(err, errOrphan):
 		return transfer.StatusOf(codes.Canceled, seguev1.Reason_REASON_CANCELLED, err.Error())

@@ -12,6 +12,7 @@ import (
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
 	upstream "github.com/seguekv/segue/engines/openai"
 	"github.com/seguekv/segue/fence"
+	"github.com/seguekv/segue/router/events"
 	"github.com/seguekv/segue/router/fleet"
 )
 
@@ -58,6 +59,7 @@ func (a *attempt) judge(end ending) ending {
 
 // message is an event, or the end of the stream.
 type message struct {
+	// A token is lent until the session has taken the message.
 	event *seguev1.Event
 	end   *ending
 	// An upstream's: one event, the whole answer, or the error that ended the events.
@@ -66,40 +68,20 @@ type message struct {
 	broken error
 }
 
-// eventStream is what Generate and Takeover streams have in common.
-type eventStream interface {
-	Recv() (*seguev1.Event, error)
-}
-
-type generateStream struct {
-	s seguev1.NodeService_GenerateClient
-}
-
-func (g generateStream) Recv() (*seguev1.Event, error) {
-	m, err := g.s.Recv()
-	return m.GetEvent(), err
-}
-
-type takeoverStream struct {
-	s seguev1.NodeService_TakeoverClient
-}
-
-func (t takeoverStream) Recv() (*seguev1.Event, error) {
-	m, err := t.s.Recv()
-	return m.GetEvent(), err
-}
-
 // read opens the stream and hands on its events until it ends or ctx does. Only the first end counts; the
 // owner stops listening then.
-func (a *attempt) read(ctx context.Context, open func(context.Context) (eventStream, error)) {
+func (a *attempt) read(ctx context.Context, open func(context.Context) (grpc.ClientStream, error)) {
 	stream, err := open(ctx)
 	opened := err == nil
 	answered := false
-	for err == nil {
-		var event *seguev1.Event
-		if event, err = stream.Recv(); err == nil {
+	// INVARIANT: nothing is decoded into a message that the session hasn't done with: it works on one, and the channel
+	// holds messagesAhead at most.
+	var lent [messagesAhead + 2]events.Message
+	for next := 0; err == nil; next = (next + 1) % len(lent) {
+		m := &lent[next]
+		if err = stream.RecvMsg(m); err == nil {
 			answered = true
-			if !a.send(ctx, message{event: event}) {
+			if !a.send(ctx, message{event: m.Event()}) {
 				return
 			}
 		}
@@ -133,7 +115,7 @@ func (a *attempt) stop() {
 }
 
 // begin starts an attempt under the gate's epoch.
-func (s *session) begin(ctx context.Context, kind string, claim *fleet.Claim, h *holder, call func(context.Context, *seguev1.Lease, ...grpc.CallOption) (eventStream, error)) *attempt {
+func (s *session) begin(ctx context.Context, kind string, claim *fleet.Claim, h *holder, call func(context.Context, *seguev1.Lease, ...grpc.CallOption) (grpc.ClientStream, error)) *attempt {
 	now := time.Now()
 	a := &attempt{
 		node: claim.Node, claim: claim, lease: claim.Node.Lend(s.id, s.gate.Epoch()), epoch: s.gate.Epoch(), kind: kind, holder: h,
@@ -143,7 +125,9 @@ func (s *session) begin(ctx context.Context, kind string, claim *fleet.Claim, h 
 	s.record(a)
 	a.open = func(opts ...grpc.CallOption) {
 		s.readers.Go(func() {
-			a.read(ctx, func(ctx context.Context) (eventStream, error) { return call(ctx, a.lease.Quote(), opts...) })
+			a.read(ctx, func(ctx context.Context) (grpc.ClientStream, error) {
+				return call(ctx, a.lease.Quote(), append(opts, grpc.ForceCodecV2(events.NewCodec()))...)
+			})
 		})
 	}
 	a.open()
@@ -177,10 +161,9 @@ func (s *session) generate(ctx context.Context, kind string, claim *fleet.Claim,
 		Session: s.id[:], Epoch: uint64(s.gate.Epoch()), Request: s.wire, Protection: protectionModes[s.wish], Holder: h.peer(),
 		RequireProtection: s.mustProtect(), Window: uint32(s.cfg.Window), CommitTimeoutMs: uint32(s.cfg.CommitTimeout.Milliseconds()),
 	}
-	return s.begin(ctx, kind, claim, h, func(ctx context.Context, lease *seguev1.Lease, opts ...grpc.CallOption) (eventStream, error) {
+	return s.begin(ctx, kind, claim, h, func(ctx context.Context, lease *seguev1.Lease, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		request.Lease = lease
-		stream, err := client.Generate(ctx, request, opts...)
-		return generateStream{stream}, err
+		return client.Generate(ctx, request, opts...)
 	})
 }
 
@@ -193,11 +176,13 @@ func (s *session) takeover(ctx context.Context, from, h *holder) *attempt {
 		OutputDigest: s.outputDigest(), TextEnd: uint64(s.gate.TextEnd()), Request: s.wire, Protection: protectionModes[s.wish], Holder: h.peer(),
 		RequireProtection: s.mustProtect(), Window: uint32(s.cfg.Window), CommitTimeoutMs: uint32(s.cfg.CommitTimeout.Milliseconds()),
 	}
+	if s.lost != nil {
+		request.CleanBoundary = s.lost.clean
+	}
 	claim := s.r.fleet.Occupy(node)
 	claim.Expect(s.outstanding() - s.gate.Len())
-	return s.begin(ctx, kindTakeover, claim, h, func(ctx context.Context, lease *seguev1.Lease, opts ...grpc.CallOption) (eventStream, error) {
+	return s.begin(ctx, kindTakeover, claim, h, func(ctx context.Context, lease *seguev1.Lease, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		request.Lease = lease
-		stream, err := client.Takeover(ctx, request, opts...)
-		return takeoverStream{stream}, err
+		return client.Takeover(ctx, request, opts...)
 	})
 }

@@ -19,6 +19,7 @@ const backgroundLimit = 1024
 // background runs calls that no session waits for.
 type background struct {
 	group errgroup.Group
+	tasks sync.WaitGroup
 	log   *slog.Logger
 	// ctx ends the calls; set before the first session.
 	ctx context.Context
@@ -50,6 +51,10 @@ func (b *background) call(what string, tries int, limit time.Duration, f func(co
 	}
 	return started
 }
+
+// spawn runs f beside the sessions; it must end soon after its context. It has no place among the limited calls: there
+// are a few for each node at most.
+func (b *background) spawn(f func(context.Context)) { b.tasks.Go(func() { f(b.ctx) }) }
 
 // wait returns when all calls have ended.
 func (b *background) wait() { _ = b.group.Wait() }

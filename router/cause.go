@@ -30,6 +30,10 @@ const (
 	CauseClientGone     Cause = "client_gone"
 	CauseMigrate        Cause = "migrate"
 	CauseDrain          Cause = "drain"
+	CauseEvacuate       Cause = "evacuate"
+	CauseHung           Cause = "hung"
+	CauseCutOff         Cause = "cut_off"
+	CauseDead           Cause = "dead"
 
 	CauseEngineErrorEvent    Cause = "engine_error_event"
 	CauseInvalidToolJSON     Cause = "invalid_tool_json"
@@ -45,6 +49,7 @@ const (
 	CauseNotReady            Cause = "not_ready"
 	CauseInvalidRequest      Cause = "invalid_request"
 	CauseUnprotected         Cause = "unprotected"
+	CauseTainted             Cause = "tainted"
 )
 
 // reasonCauses is a read-only table.
@@ -69,6 +74,7 @@ var reasonCauses = map[seguev1.Reason]Cause{
 	seguev1.Reason_REASON_HOLDER_LOST:          CauseUnprotected,
 	seguev1.Reason_REASON_UNKNOWN_MODEL:        CauseInvalidRequest,
 	seguev1.Reason_REASON_LEASE_ENDED:          CauseLeaseEnded,
+	seguev1.Reason_REASON_TAINTED:              CauseTainted,
 }
 
 // ending is how an attempt ended without a finish.
@@ -85,6 +91,8 @@ type ending struct {
 	planned bool
 	// said means that the agent itself says that the run has ended.
 	said bool
+	// clean is set by CauseTainted: the newest boundary that counts, 0 for none.
+	clean *uint32
 	// What an upstream sent with its refusal.
 	status     int
 	object     []byte
@@ -151,7 +159,12 @@ func classify(err error, opened, answered bool) ending {
 			if detail == "" {
 				detail = s.Message()
 			}
-			return ending{cause: cause, reason: r.GetReason(), detail: detail, refused: !answered, said: cause != CauseFenced}
+			e := ending{cause: cause, reason: r.GetReason(), detail: detail, refused: !answered, said: cause != CauseFenced}
+			if cause == CauseTainted {
+				clean := r.GetCleanBoundary()
+				e.clean = &clean
+			}
+			return e
 		}
 	}
 	e := ending{detail: s.Message(), private: true}

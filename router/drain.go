@@ -6,7 +6,6 @@ package router
 import (
 	"context"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/seguekv/segue/router/fleet"
@@ -32,7 +31,11 @@ type Drained struct {
 
 // move orders a session to its holder and returns what became of it.
 func (r *Router) move(ctx context.Context, rec *record, cause Cause) Move {
-	o := &order{cause: cause, done: make(chan Move, 1)}
+	return r.give(ctx, rec, &order{cause: cause, done: make(chan Move, 1)})
+}
+
+// give hands a session an order and returns its answer.
+func (r *Router) give(ctx context.Context, rec *record, o *order) Move {
 	info := rec.snapshot()
 	late := Move{Session: info.Session, From: info.Primary, Result: moveRefused, Reason: "it is between two attempts; ask again"}
 	over := Move{Session: info.Session, From: info.Primary, Result: moveEnded, Reason: "the session has ended"}
@@ -93,27 +96,15 @@ func (r *Router) drainAgent(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	node.Drain(true)
-	answer := Drained{Agent: node.ID(), Moves: []Move{}}
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	places := make(chan struct{}, movesAtOnce)
-	for _, rec := range r.registry.running(node.ID()) {
-		places <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-places }()
-			m := r.move(req.Context(), rec, CauseDrain)
-			mu.Lock()
-			defer mu.Unlock()
-			answer.Moves = append(answer.Moves, m)
-			switch m.Result {
-			case moveDone:
-				answer.Moved++
-			case moveRefused, moveReturned:
-				answer.Staying++
-			}
-		})
+	answer := Drained{Agent: node.ID(), Moves: r.moveAll(req.Context(), node, CauseDrain)}
+	for _, m := range answer.Moves {
+		switch m.Result {
+		case moveDone:
+			answer.Moved++
+		case moveRefused, moveReturned:
+			answer.Staying++
+		}
 	}
-	wg.Wait()
 	writeAdmin(w, http.StatusOK, answer)
 }
 

@@ -135,7 +135,7 @@ func statusOf(end ending) (status int, code string) {
 		return http.StatusServiceUnavailable, openai.CodeUnprotected
 	case CauseConnect, CauseNotReady, CauseRouterShutdown:
 		return http.StatusServiceUnavailable, openai.CodeUnavailable
-	case CauseStall:
+	case CauseStall, CauseHung:
 		return http.StatusGatewayTimeout, openai.CodeUnavailable
 	}
 	return http.StatusBadGateway, openai.CodeUnavailable

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
+	"github.com/seguekv/segue/health"
 	"github.com/seguekv/segue/snapshot"
 )
 
@@ -37,6 +38,8 @@ type agent struct {
 	renew    func(*seguev1.RenewRequest) error
 	prepare  func(*seguev1.PrepareRequest) (int, error)
 	park     func(*seguev1.ParkRequest) error
+	// verdicts are what the agent says of its engine, each at once; nil: nothing.
+	verdicts chan *seguev1.WatchHealthResponse
 	// out, if set, comes before each Describe.
 	out func(context.Context) error
 
@@ -75,7 +78,27 @@ func newAgent(id string) *agent {
 		renew:   func(*seguev1.RenewRequest) error { return nil },
 		prepare: func(*seguev1.PrepareRequest) (int, error) { return 1, nil },
 		park:    func(*seguev1.ParkRequest) error { return nil },
+
+		verdicts: make(chan *seguev1.WatchHealthResponse, 8),
 	}
+}
+
+func (a *agent) WatchHealth(_ *seguev1.WatchHealthRequest, s grpc.ServerStreamingServer[seguev1.WatchHealthResponse]) error {
+	for {
+		select {
+		case v := <-a.verdicts:
+			if err := s.Send(v); err != nil {
+				return err
+			}
+		case <-s.Context().Done():
+			return s.Context().Err()
+		}
+	}
+}
+
+// says sends what the agent holds of its engine.
+func (a *agent) says(v health.Verdict, working bool, why ...string) {
+	a.verdicts <- &seguev1.WatchHealthResponse{Verdict: seguev1.Verdict(v), Reasons: why, Working: working, EngineBootId: []byte("engine-of-" + a.id + "-01")}
 }
 
 // start serves; after kill it plays a restarted agent.
@@ -382,7 +405,11 @@ func (e *events) resume(r *seguev1.TakeoverRequest, c, n int) error {
 }
 
 func refusal(reason seguev1.Reason, detail string) error {
-	s, err := status.New(codes.FailedPrecondition, detail).WithDetails(&seguev1.Refusal{Reason: reason, Detail: detail})
+	return refusing(&seguev1.Refusal{Reason: reason, Detail: detail})
+}
+
+func refusing(r *seguev1.Refusal) error {
+	s, err := status.New(codes.FailedPrecondition, r.GetDetail()).WithDetails(r)
 	if err != nil {
 		return err
 	}

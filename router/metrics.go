@@ -42,6 +42,7 @@ type metrics struct {
 	failures  *prometheus.CounterVec // class
 	unretried *prometheus.CounterVec // why
 	moves     *prometheus.CounterVec // result
+	verdicts  *prometheus.CounterVec // kind, verdict
 	pairings  *prometheus.CounterVec // result: ok or failed
 	changes   *prometheus.CounterVec // state: protected or unprotected
 	renewals  *prometheus.CounterVec // result: ok or failed
@@ -72,6 +73,7 @@ func newMetrics(reg prometheus.Registerer, f *fleet.Fleet, g *registry) (*metric
 		failures:  counter("failures_total", "Attempts that ended without a finish, by the class of failure.", "class"),
 		unretried: counter("retries_refused_total", "Failed attempts that were neither continued nor repeated, by what forbade it.", "why"),
 		moves:     counter("moves_total", "Planned moves of sessions, by result.", "result"),
+		verdicts:  counter("engine_verdicts_total", "Changes of what is held of replicas' engines, by the new verdict.", "kind", "verdict"),
 		pairings:  counter("pairings_total", "New holders asked for while a session runs, by result.", "result"),
 		changes:   counter("protection_changes_total", "Changes of sessions' protection state, as announced by their primaries.", "state"),
 		renewals:  counter("lease_renewals_total", "Calls that renew the leases of one agent's runs, by result.", "result"),
@@ -82,7 +84,7 @@ func newMetrics(reg prometheus.Registerer, f *fleet.Fleet, g *registry) (*metric
 		firstText: histogram("first_text_seconds", "From the arrival of a request to its first text."),
 	}
 	all := []prometheus.Collector{
-		m.sessions, m.takeovers, m.retries, m.failures, m.unretried, m.moves, m.pairings, m.changes, m.renewals, m.waits, m.delivered, m.pause, m.detection, m.firstText,
+		m.sessions, m.takeovers, m.retries, m.failures, m.unretried, m.moves, m.verdicts, m.pairings, m.changes, m.renewals, m.waits, m.delivered, m.pause, m.detection, m.firstText,
 		gauge("active_sessions", "Sessions that have not ended.", func() float64 { return float64(g.live()) }),
 		gauge("queued_sessions", "Sessions that wait for a context.", func() float64 { return float64(f.Queued()) }),
 		gauge("leases", "Leases that are being renewed.", func() float64 { return float64(f.Leased()) }),

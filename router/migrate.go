@@ -51,6 +51,8 @@ type Move struct {
 // order asks a session to move.
 type order struct {
 	cause Cause
+	// lost is set if there is nothing to move: the engine is lost.
+	lost *loss
 	// done gets one Move; it has a place for it.
 	done chan Move
 }

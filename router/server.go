@@ -135,7 +135,7 @@ func New(cfg Config, deps Deps) (*Router, error) {
 	if r.upstreams, err = servers(cfg.Upstreams, r.deps); err != nil {
 		return nil, err
 	}
-	r.fleet = fleet.New(fleet.Config{Members: cfg.Agents, Servers: r.upstreams, QueueDepth: cfg.Queue.Depth, Dial: r.deps.Dial, Credentials: r.security.credentials(), Log: r.log, Leases: leases})
+	r.fleet = fleet.New(fleet.Config{Members: cfg.Agents, Servers: r.upstreams, QueueDepth: cfg.Queue.Depth, Dial: r.deps.Dial, Credentials: r.security.credentials(), Log: r.log, Leases: leases, Judged: r.judged})
 	if r.metrics, err = newMetrics(r.deps.Registerer, r.fleet, r.registry); err != nil {
 		return nil, fmt.Errorf("register router metrics: %w", err)
 	}
@@ -197,7 +197,9 @@ func (r *Router) Run(ctx context.Context) error {
 	stopJournal() // after the last session's end is in it
 	// Last, so that the drain can be watched.
 	_ = operators.Close()
-	err = errors.Join(err, ignoreFirst(group.Wait(), err), r.journal.Close())
+	ended := group.Wait()
+	r.background.tasks.Wait() // no agent is listened to any more: none is added
+	err = errors.Join(err, ignoreFirst(ended, err), r.journal.Close())
 	for _, u := range r.upstreams {
 		u.Handle.(server).CloseIdle()
 	}

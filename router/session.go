@@ -349,7 +349,9 @@ func (s *session) follow(ctx context.Context, a *attempt) (ending, outcome) {
 		case r := <-s.pairing.results:
 			s.onPaired(a, r)
 		case o := <-s.rec.orders:
-			s.startMove(a, o)
+			if end, ends := s.obey(a, o); ends {
+				return end, ended
+			}
 		case p := <-s.preparedC():
 			if end, ends := s.onPrepared(a, p); ends {
 				return end, ended

@@ -27,6 +27,8 @@ type interruption struct {
 	freedAt time.Time
 	// repeated: the failure before this one had the same cause.
 	repeated bool
+	// clean is set if what was captured above that boundary may be spoilt.
+	clean *uint32
 	// refusals are the answers of the holders that were asked, without repetitions.
 	refusals []string
 	seam     *seguev1.Seam
@@ -156,7 +158,11 @@ func (s *session) fence(a *attempt, end ending) {
 			return // the interruption that it was to mend is still open
 		}
 	}
-	s.lost = &interruption{end: end, from: node, d: s.gate.Len(), heard: a.heard, fencedAt: now, freedAt: now, repeated: failed && end.cause == s.failedBy}
+	clean := end.clean
+	if clean == nil && s.lost != nil {
+		clean = s.lost.clean // another holder may still have what this one has cut off
+	}
+	s.lost = &interruption{end: end, clean: clean, from: node, d: s.gate.Len(), heard: a.heard, fencedAt: now, freedAt: now, repeated: failed && end.cause == s.failedBy}
 	if failed {
 		s.failedBy = end.cause
 	}

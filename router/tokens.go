@@ -92,6 +92,9 @@ func (s *session) onSeam(a *attempt, e *seguev1.Seam) *ending {
 	if int(e.GetBoundary()) < max(d, 1) {
 		return malformed("boundary %d doesn't cover %d accepted tokens", e.GetBoundary(), d)
 	}
+	if clean := s.lost.clean; clean != nil && e.GetBoundary() > *clean {
+		return malformed("boundary %d is above %d, the last that is surely sound", e.GetBoundary(), *clean)
+	}
 	if s.prompt.tokens == 0 {
 		s.prompt.tokens = int(e.GetPromptTokens())
 	}

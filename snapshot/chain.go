@@ -161,6 +161,14 @@ func (c *Chain) AppendBoundary(n int, token int32, s Sampler) (Boundary, error) 
 	return b, nil
 }
 
+// cut takes back what is above boundary n, which is one that was sealed here: First() <= n <= Committed().
+func (c *Chain) cut(n int) {
+	c.output = c.output[:n]
+	c.seals = c.seals[:n-len(c.head.Restored)+1]
+	c.sampler.Draws = uint64(n)
+	c.DropRows(c.sealedRows())
+}
+
 // Views appends read-only views of rows [first, first+count), one per block touched.
 func (c *Chain) Views(dst [][]byte, first, count int) [][]byte {
 	for i := first; i < first+count; {

@@ -149,6 +149,8 @@ type Need struct {
 	OutputDigest Digest
 	// Request is the digest of the caller's request.
 	Request Digest
+	// Clean bounds the boundaries that count: what was captured above it may be spoilt. nil: all of them count.
+	Clean *int
 	// Accept judges the held base's head, last and under the store's lock; nil accepts every one. What it
 	// refuses stays held.
 	Accept func(*Head) error
@@ -205,6 +207,9 @@ func (s *Store) take(id SessionID, e fence.Epoch, n Need) (*held, *Held, error) 
 	if err := n.check(h.chain); err != nil {
 		return nil, nil, err
 	}
+	if n.Clean != nil && *n.Clean < h.chain.Committed() {
+		h.chain.cut(*n.Clean)
+	}
 	x := &Held{Chain: h.chain, Memory: h.memory}
 	h.chain, h.memory = nil, nil
 	h.leave()
@@ -213,8 +218,12 @@ func (s *Store) take(id SessionID, e fence.Epoch, n Need) (*held, *Held, error) 
 
 // check is the coverage rule: a complete boundary >= max(d, 1) with the caller's ids.
 func (n Need) check(c *Chain) error {
-	if need := max(n.Delivered, 1); n.Delivered < 0 || c.Committed() < need {
-		return &NotCoveredError{Committed: c.Committed(), Need: need}
+	committed := c.Committed()
+	if n.Clean != nil {
+		committed = min(committed, *n.Clean)
+	}
+	if need := max(n.Delivered, 1); n.Delivered < 0 || committed < need || committed < c.First() {
+		return &NotCoveredError{Committed: max(committed, 0), Need: need}
 	}
 	if n.PromptDigest != nil && IDsDigest(c.head.Prompt) != *n.PromptDigest {
 		return ErrPrompt

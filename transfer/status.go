@@ -84,8 +84,13 @@ func StatusError(err error) error {
 
 // StatusOf makes a gRPC status with a Refusal.
 func StatusOf(code codes.Code, reason seguev1.Reason, detail string) error {
-	s := status.New(code, detail)
-	if d, err := s.WithDetails(&seguev1.Refusal{Reason: reason, Detail: detail}); err == nil {
+	return StatusWith(code, &seguev1.Refusal{Reason: reason, Detail: detail})
+}
+
+// StatusWith is a gRPC error that carries r.
+func StatusWith(code codes.Code, r *seguev1.Refusal) error {
+	s := status.New(code, r.GetDetail())
+	if d, err := s.WithDetails(r); err == nil {
 		s = d
 	}
 	return s.Err()

@@ -23,7 +23,9 @@ type Claim struct {
 	round uint64
 	// left is what the session still has to come: at least 1 while it runs, 0 once released.
 	left atomic.Int64
-	once sync.Once
+	// answered: it has yielded output.
+	answered atomic.Bool
+	once     sync.Once
 }
 
 // Tokens is the session's part of the node's outstanding tokens: at least 1, and 0 once released.
@@ -31,6 +33,10 @@ func (c *Claim) Tokens() int { return int(c.left.Load()) }
 
 // Progress takes so many tokens off the estimate. It takes no lock: call it for every piece of output.
 func (c *Claim) Progress(tokens int) {
+	if !c.answered.Load() && c.answered.CompareAndSwap(false, true) {
+		c.Node.answering.Add(1)
+	}
+	c.Node.produced.Add(uint64(max(tokens, 0)))
 	c.revise(func(left int64) int64 { return max(left-int64(min(max(tokens, 0), mostTokens)), 1) })
 }
 
@@ -57,6 +63,9 @@ func (c *Claim) Release() {
 	c.once.Do(func() {
 		n, f := c.Node, c.Node.fleet
 		n.outstanding.Add(-c.left.Swap(0))
+		if c.answered.Swap(true) {
+			n.answering.Add(-1)
+		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		n.state.ours--

@@ -29,17 +29,20 @@ type Config struct {
 	// Credentials are for agents; nil is plaintext.
 	Credentials credentials.TransportCredentials
 	Log         *slog.Logger
+	// Judged is called with each new verdict on a node's engine, by the goroutine that heard of it; nil for nobody.
+	Judged func(*Node, Health)
 	// Leases are what runs on agents get. Not used without members.
 	Leases Leases
 }
 
 // Fleet is the set of nodes. Methods may be called concurrently.
 type Fleet struct {
-	depth int
-	dial  func(context.Context, string) (net.Conn, error)
-	creds credentials.TransportCredentials
-	log   *slog.Logger
-	nodes []*Node // never changes; the states inside are guarded
+	depth  int
+	dial   func(context.Context, string) (net.Conn, error)
+	creds  credentials.TransportCredentials
+	log    *slog.Logger
+	judged func(*Node, Health)
+	nodes  []*Node // never changes; the states inside are guarded
 	// leases never change.
 	leases Leases
 
@@ -58,7 +61,7 @@ func New(c Config) *Fleet {
 	if c.Credentials == nil {
 		c.Credentials = insecure.NewCredentials()
 	}
-	f := &Fleet{depth: c.QueueDepth, dial: c.Dial, creds: c.Credentials, log: c.Log, leases: c.Leases, readied: make(chan struct{}), expire: make(chan struct{}, 1)}
+	f := &Fleet{depth: c.QueueDepth, dial: c.Dial, creds: c.Credentials, log: c.Log, judged: c.Judged, leases: c.Leases, readied: make(chan struct{}), expire: make(chan struct{}, 1)}
 	for _, m := range c.Members {
 		n := f.add(KindAgent, m.ID, m.Addr, m.Weight, "not described yet")
 		n.ask = make(chan struct{}, 1)
@@ -92,6 +95,9 @@ func (f *Fleet) Run(ctx context.Context) error {
 	for _, n := range f.nodes {
 		if n.kind == KindServer {
 			wg.Go(func() { n.probe(ctx, n.list) })
+			if n.server.Watch != nil {
+				wg.Go(func() { n.server.Watch(ctx, n) })
+			}
 			continue
 		}
 		conn, err := n.connect(f.dial)
@@ -108,6 +114,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 			var others sync.WaitGroup
 			others.Go(func() { n.watch(ctx, conn) })
 			others.Go(func() { n.renewals(ctx, client) })
+			others.Go(func() { n.hearHealth(ctx, client) })
 			n.probe(ctx, func(ctx context.Context) time.Duration { return n.describe(ctx, client) })
 			others.Wait()
 		})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
+	"github.com/seguekv/segue/health"
 )
 
 const (
@@ -32,6 +33,9 @@ type Node struct {
 	ask      chan struct{} // an agent's; the same for an early renewal
 	// outstanding is the sum of what claims have left.
 	outstanding atomic.Int64
+	// answering counts claims with output so far, produced all their tokens.
+	answering atomic.Int64
+	produced  atomic.Uint64
 	// state is guarded by fleet.mu.
 	state nodeState
 }
@@ -46,6 +50,7 @@ type nodeState struct {
 	// doubts rises with each Suspect: a probe that began before one proves nothing.
 	doubts    uint64
 	exclusion exclusion
+	health    Health
 	// ours counts claims.
 	ours     int
 	lastUsed uint64
@@ -158,7 +163,10 @@ func (n *Node) view(now time.Time) View {
 	v := View{
 		ID: n.id, Kind: n.kind, Ready: s.ready, Draining: s.draining, Full: s.full, Models: s.models,
 		Weight: n.weight, Outstanding: max(n.outstanding.Load(), 0), Excluded: e.left(now), Tried: e.trial != nil,
-		Used: s.ours + s.foreign, Foreign: s.foreign, LastUsed: s.lastUsed,
+		Shunned: s.health.Shunned(), Used: s.ours + s.foreign, Foreign: s.foreign, LastUsed: s.lastUsed,
+	}
+	if s.health.Verdict == health.Degraded {
+		v.Weight *= degradedShare
 	}
 	if n.kind == KindServer {
 		if v.Contexts = n.server.Contexts; v.Contexts < 1 {

@@ -15,6 +15,8 @@ type View struct {
 	Ready bool
 	// Draining keeps new sessions and holds away.
 	Draining bool
+	// Shunned means that its engine is lost or to be left: the same.
+	Shunned bool
 	// Full means that the node refused a session since it was last described.
 	Full bool
 	// Models are the names it serves; those of an agent are one.
@@ -41,7 +43,7 @@ type View struct {
 
 // free is how many new sessions the node takes.
 func (v View) free() int {
-	if !v.Ready || v.Draining || v.Full {
+	if !v.Ready || v.Draining || v.Shunned || v.Full {
 		return 0
 	}
 	return max(v.Contexts-v.Reserved-v.Used, 0)
@@ -67,7 +69,7 @@ func Primary(views []View, w Want) int {
 	tokens := countTokens(w.Tokens)
 	best, doubtful, trusted := -1, -1, false
 	for i, v := range views {
-		if !v.Ready || v.Draining || !v.suits(w) {
+		if !v.Ready || v.Draining || v.Shunned || !v.suits(w) {
 			continue
 		}
 		doubted := v.Excluded > 0 || v.Tried
@@ -121,7 +123,7 @@ func Holder(views []View, primary string, avoid []string) int {
 	}
 	best := -1
 	for i, v := range views {
-		if v.Kind != KindAgent || !v.Ready || v.Draining || v.ID == primary || slices.Contains(avoid, v.ID) {
+		if v.Kind != KindAgent || !v.Ready || v.Draining || v.Shunned || v.ID == primary || slices.Contains(avoid, v.ID) {
 			continue
 		}
 		if best < 0 || betterHolder(v, views[best], fingerprint) {

@@ -32,6 +32,8 @@ type Server struct {
 	// its error is shown to people. Calls for one server don't overlap. Without it the server counts as one that
 	// always answers.
 	Probe func(ctx context.Context) (models []string, err error)
+	// Watch looks after the server's engine until ctx ends, and says what it finds to the node's Assess; nil for nobody.
+	Watch func(ctx context.Context, n *Node)
 	// Handle is what Node.Handle returns.
 	Handle any
 }

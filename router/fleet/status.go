@@ -6,6 +6,8 @@ package fleet
 import (
 	"encoding/hex"
 	"time"
+
+	"github.com/seguekv/segue/health"
 )
 
 // Status is a node for people.
@@ -19,6 +21,8 @@ type Status struct {
 	Draining bool `json:"draining,omitempty"`
 	// Full means that it refused a session since it was last described.
 	Full bool `json:"full,omitempty"`
+	// Health is the last verdict on its engine.
+	Health *Health `json:"health,omitempty"`
 	// Contexts of a server is how many requests it gets at once; 0 when there is no limit.
 	Contexts         int    `json:"contexts"`
 	ContextsReserved int    `json:"contexts_reserved"`
@@ -58,6 +62,9 @@ func (n *Node) statusLocked(now time.Time) Status {
 		ID: n.id, Kind: n.kind, Addr: n.addr, Ready: n.state.ready, Reason: n.state.reason, Draining: n.state.draining, Full: n.state.full,
 		OutstandingTokens: max(n.outstanding.Load(), 0),
 		Failures:          e.failures, Failure: e.reason, ExcludedFor: e.left(now).Seconds(),
+	}
+	if h := n.state.health; h.Verdict != health.Unknown {
+		s.Health = &h
 	}
 	if n.weight != 1 {
 		s.Weight = n.weight

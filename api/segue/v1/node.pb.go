@@ -76,6 +76,86 @@ func (ProtectionMode) EnumDescriptor() ([]byte, []int) {
 	return file_segue_v1_node_proto_rawDescGZIP(), []int{0}
 }
 
+// Verdict is what an agent holds of its engine; see segue's package health for what each means.
+type Verdict int32
+
+const (
+	Verdict_VERDICT_UNSPECIFIED Verdict = 0
+	Verdict_VERDICT_REACHABLE   Verdict = 1
+	Verdict_VERDICT_STARTING    Verdict = 2
+	Verdict_VERDICT_SLEEPING    Verdict = 3
+	Verdict_VERDICT_IDLE        Verdict = 4
+	Verdict_VERDICT_BUSY        Verdict = 5
+	Verdict_VERDICT_WAITING     Verdict = 6
+	Verdict_VERDICT_WATCH       Verdict = 7
+	Verdict_VERDICT_DEGRADED    Verdict = 8
+	Verdict_VERDICT_EVACUATE    Verdict = 9
+	Verdict_VERDICT_CUT_OFF     Verdict = 10
+	Verdict_VERDICT_HUNG        Verdict = 11
+	Verdict_VERDICT_DEAD        Verdict = 12
+)
+
+// Enum value maps for Verdict.
+var (
+	Verdict_name = map[int32]string{
+		0:  "VERDICT_UNSPECIFIED",
+		1:  "VERDICT_REACHABLE",
+		2:  "VERDICT_STARTING",
+		3:  "VERDICT_SLEEPING",
+		4:  "VERDICT_IDLE",
+		5:  "VERDICT_BUSY",
+		6:  "VERDICT_WAITING",
+		7:  "VERDICT_WATCH",
+		8:  "VERDICT_DEGRADED",
+		9:  "VERDICT_EVACUATE",
+		10: "VERDICT_CUT_OFF",
+		11: "VERDICT_HUNG",
+		12: "VERDICT_DEAD",
+	}
+	Verdict_value = map[string]int32{
+		"VERDICT_UNSPECIFIED": 0,
+		"VERDICT_REACHABLE":   1,
+		"VERDICT_STARTING":    2,
+		"VERDICT_SLEEPING":    3,
+		"VERDICT_IDLE":        4,
+		"VERDICT_BUSY":        5,
+		"VERDICT_WAITING":     6,
+		"VERDICT_WATCH":       7,
+		"VERDICT_DEGRADED":    8,
+		"VERDICT_EVACUATE":    9,
+		"VERDICT_CUT_OFF":     10,
+		"VERDICT_HUNG":        11,
+		"VERDICT_DEAD":        12,
+	}
+)
+
+func (x Verdict) Enum() *Verdict {
+	p := new(Verdict)
+	*p = x
+	return p
+}
+
+func (x Verdict) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Verdict) Descriptor() protoreflect.EnumDescriptor {
+	return file_segue_v1_node_proto_enumTypes[1].Descriptor()
+}
+
+func (Verdict) Type() protoreflect.EnumType {
+	return &file_segue_v1_node_proto_enumTypes[1]
+}
+
+func (x Verdict) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Verdict.Descriptor instead.
+func (Verdict) EnumDescriptor() ([]byte, []int) {
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{1}
+}
+
 type Reason int32
 
 const (
@@ -106,6 +186,8 @@ const (
 	Reason_REASON_LEASE_ENDED Reason = 19
 	// The run was parked: it is over, and its state is kept.
 	Reason_REASON_PARKED Reason = 20
+	// The engine's device has lost data that it couldn't correct: what the run computed since may be wrong.
+	Reason_REASON_TAINTED Reason = 21
 )
 
 // Enum value maps for Reason.
@@ -132,6 +214,7 @@ var (
 		18: "REASON_UNKNOWN_MODEL",
 		19: "REASON_LEASE_ENDED",
 		20: "REASON_PARKED",
+		21: "REASON_TAINTED",
 	}
 	Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":          0,
@@ -155,6 +238,7 @@ var (
 		"REASON_UNKNOWN_MODEL":        18,
 		"REASON_LEASE_ENDED":          19,
 		"REASON_PARKED":               20,
+		"REASON_TAINTED":              21,
 	}
 )
 
@@ -169,11 +253,11 @@ func (x Reason) String() string {
 }
 
 func (Reason) Descriptor() protoreflect.EnumDescriptor {
-	return file_segue_v1_node_proto_enumTypes[1].Descriptor()
+	return file_segue_v1_node_proto_enumTypes[2].Descriptor()
 }
 
 func (Reason) Type() protoreflect.EnumType {
-	return &file_segue_v1_node_proto_enumTypes[1]
+	return &file_segue_v1_node_proto_enumTypes[2]
 }
 
 func (x Reason) Number() protoreflect.EnumNumber {
@@ -182,7 +266,7 @@ func (x Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Reason.Descriptor instead.
 func (Reason) EnumDescriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{1}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{2}
 }
 
 // Request is one generation, complete: nothing is defaulted after this point.
@@ -725,6 +809,165 @@ func (x *Lease) GetNumber() uint64 {
 	return 0
 }
 
+type WatchHealthRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchHealthRequest) Reset() {
+	*x = WatchHealthRequest{}
+	mi := &file_segue_v1_node_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchHealthRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchHealthRequest) ProtoMessage() {}
+
+func (x *WatchHealthRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_segue_v1_node_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchHealthRequest.ProtoReflect.Descriptor instead.
+func (*WatchHealthRequest) Descriptor() ([]byte, []int) {
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{7}
+}
+
+type WatchHealthResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// VERDICT_UNSPECIFIED: unknown.
+	Verdict Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=segue.v1.Verdict" json:"verdict,omitempty"`
+	// Fixed words, e.g. "no_progress".
+	Reasons []string `protobuf:"bytes,2,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	// For people.
+	Detail string `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
+	// Of the agent, and of the engine that the verdict is about; empty while it is down.
+	BootId       []byte `protobuf:"bytes,4,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	EngineBootId []byte `protobuf:"bytes,5,opt,name=engine_boot_id,json=engineBootId,proto3" json:"engine_boot_id,omitempty"`
+	// The engine still makes progress, although its device is given up.
+	Working bool `protobuf:"varint,6,opt,name=working,proto3" json:"working,omitempty"`
+	// What is known of its devices: "off", "unavailable" or "read".
+	Gpu      string `protobuf:"bytes,7,opt,name=gpu,proto3" json:"gpu,omitempty"`
+	InFlight uint32 `protobuf:"varint,8,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
+	// How long nothing has moved while something was in flight, and how long it may.
+	SilenceMs      uint32 `protobuf:"varint,9,opt,name=silence_ms,json=silenceMs,proto3" json:"silence_ms,omitempty"`
+	SilenceLimitMs uint32 `protobuf:"varint,10,opt,name=silence_limit_ms,json=silenceLimitMs,proto3" json:"silence_limit_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *WatchHealthResponse) Reset() {
+	*x = WatchHealthResponse{}
+	mi := &file_segue_v1_node_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchHealthResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchHealthResponse) ProtoMessage() {}
+
+func (x *WatchHealthResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_segue_v1_node_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchHealthResponse.ProtoReflect.Descriptor instead.
+func (*WatchHealthResponse) Descriptor() ([]byte, []int) {
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *WatchHealthResponse) GetVerdict() Verdict {
+	if x != nil {
+		return x.Verdict
+	}
+	return Verdict_VERDICT_UNSPECIFIED
+}
+
+func (x *WatchHealthResponse) GetReasons() []string {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *WatchHealthResponse) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *WatchHealthResponse) GetBootId() []byte {
+	if x != nil {
+		return x.BootId
+	}
+	return nil
+}
+
+func (x *WatchHealthResponse) GetEngineBootId() []byte {
+	if x != nil {
+		return x.EngineBootId
+	}
+	return nil
+}
+
+func (x *WatchHealthResponse) GetWorking() bool {
+	if x != nil {
+		return x.Working
+	}
+	return false
+}
+
+func (x *WatchHealthResponse) GetGpu() string {
+	if x != nil {
+		return x.Gpu
+	}
+	return ""
+}
+
+func (x *WatchHealthResponse) GetInFlight() uint32 {
+	if x != nil {
+		return x.InFlight
+	}
+	return 0
+}
+
+func (x *WatchHealthResponse) GetSilenceMs() uint32 {
+	if x != nil {
+		return x.SilenceMs
+	}
+	return 0
+}
+
+func (x *WatchHealthResponse) GetSilenceLimitMs() uint32 {
+	if x != nil {
+		return x.SilenceLimitMs
+	}
+	return 0
+}
+
 type DescribeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -733,7 +976,7 @@ type DescribeRequest struct {
 
 func (x *DescribeRequest) Reset() {
 	*x = DescribeRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[7]
+	mi := &file_segue_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -745,7 +988,7 @@ func (x *DescribeRequest) String() string {
 func (*DescribeRequest) ProtoMessage() {}
 
 func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[7]
+	mi := &file_segue_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -758,7 +1001,7 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 type DescribeResponse struct {
@@ -792,7 +1035,7 @@ type DescribeResponse struct {
 
 func (x *DescribeResponse) Reset() {
 	*x = DescribeResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[8]
+	mi := &file_segue_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -804,7 +1047,7 @@ func (x *DescribeResponse) String() string {
 func (*DescribeResponse) ProtoMessage() {}
 
 func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[8]
+	mi := &file_segue_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -817,7 +1060,7 @@ func (x *DescribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeResponse.ProtoReflect.Descriptor instead.
 func (*DescribeResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DescribeResponse) GetNodeId() string {
@@ -956,7 +1199,7 @@ type GenerateRequest struct {
 
 func (x *GenerateRequest) Reset() {
 	*x = GenerateRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[9]
+	mi := &file_segue_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -968,7 +1211,7 @@ func (x *GenerateRequest) String() string {
 func (*GenerateRequest) ProtoMessage() {}
 
 func (x *GenerateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[9]
+	mi := &file_segue_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -981,7 +1224,7 @@ func (x *GenerateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateRequest.ProtoReflect.Descriptor instead.
 func (*GenerateRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GenerateRequest) GetSession() []byte {
@@ -1063,7 +1306,7 @@ type GenerateResponse struct {
 
 func (x *GenerateResponse) Reset() {
 	*x = GenerateResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[10]
+	mi := &file_segue_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1075,7 +1318,7 @@ func (x *GenerateResponse) String() string {
 func (*GenerateResponse) ProtoMessage() {}
 
 func (x *GenerateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[10]
+	mi := &file_segue_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1088,7 +1331,7 @@ func (x *GenerateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateResponse.ProtoReflect.Descriptor instead.
 func (*GenerateResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GenerateResponse) GetEvent() *Event {
@@ -1118,14 +1361,16 @@ type TakeoverRequest struct {
 	CommitTimeoutMs   uint32         `protobuf:"varint,11,opt,name=commit_timeout_ms,json=commitTimeoutMs,proto3" json:"commit_timeout_ms,omitempty"`
 	RequireProtection bool           `protobuf:"varint,12,opt,name=require_protection,json=requireProtection,proto3" json:"require_protection,omitempty"`
 	// Absent: no lease.
-	Lease         *Lease `protobuf:"bytes,13,opt,name=lease,proto3" json:"lease,omitempty"`
+	Lease *Lease `protobuf:"bytes,13,opt,name=lease,proto3" json:"lease,omitempty"`
+	// Boundaries above it may be spoilt and cover nothing: c is at most this. Absent: all count.
+	CleanBoundary *uint32 `protobuf:"varint,14,opt,name=clean_boundary,json=cleanBoundary,proto3,oneof" json:"clean_boundary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TakeoverRequest) Reset() {
 	*x = TakeoverRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[11]
+	mi := &file_segue_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1382,7 @@ func (x *TakeoverRequest) String() string {
 func (*TakeoverRequest) ProtoMessage() {}
 
 func (x *TakeoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[11]
+	mi := &file_segue_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1395,7 @@ func (x *TakeoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeoverRequest.ProtoReflect.Descriptor instead.
 func (*TakeoverRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TakeoverRequest) GetSession() []byte {
@@ -1244,6 +1489,13 @@ func (x *TakeoverRequest) GetLease() *Lease {
 	return nil
 }
 
+func (x *TakeoverRequest) GetCleanBoundary() uint32 {
+	if x != nil && x.CleanBoundary != nil {
+		return *x.CleanBoundary
+	}
+	return 0
+}
+
 type TakeoverResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Event         *Event                 `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
@@ -1253,7 +1505,7 @@ type TakeoverResponse struct {
 
 func (x *TakeoverResponse) Reset() {
 	*x = TakeoverResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[12]
+	mi := &file_segue_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1517,7 @@ func (x *TakeoverResponse) String() string {
 func (*TakeoverResponse) ProtoMessage() {}
 
 func (x *TakeoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[12]
+	mi := &file_segue_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1278,7 +1530,7 @@ func (x *TakeoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeoverResponse.ProtoReflect.Descriptor instead.
 func (*TakeoverResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TakeoverResponse) GetEvent() *Event {
@@ -1305,7 +1557,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_segue_v1_node_proto_msgTypes[13]
+	mi := &file_segue_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1317,7 +1569,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[13]
+	mi := &file_segue_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1330,7 +1582,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Event) GetEvent() isEvent_Event {
@@ -1445,7 +1697,7 @@ type Prompt struct {
 
 func (x *Prompt) Reset() {
 	*x = Prompt{}
-	mi := &file_segue_v1_node_proto_msgTypes[14]
+	mi := &file_segue_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1457,7 +1709,7 @@ func (x *Prompt) String() string {
 func (*Prompt) ProtoMessage() {}
 
 func (x *Prompt) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[14]
+	mi := &file_segue_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1470,7 +1722,7 @@ func (x *Prompt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prompt.ProtoReflect.Descriptor instead.
 func (*Prompt) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Prompt) GetTokens() uint32 {
@@ -1501,7 +1753,7 @@ type Seam struct {
 
 func (x *Seam) Reset() {
 	*x = Seam{}
-	mi := &file_segue_v1_node_proto_msgTypes[15]
+	mi := &file_segue_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1765,7 @@ func (x *Seam) String() string {
 func (*Seam) ProtoMessage() {}
 
 func (x *Seam) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[15]
+	mi := &file_segue_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1778,7 @@ func (x *Seam) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Seam.ProtoReflect.Descriptor instead.
 func (*Seam) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Seam) GetBoundary() uint32 {
@@ -1574,7 +1826,7 @@ type Protection struct {
 
 func (x *Protection) Reset() {
 	*x = Protection{}
-	mi := &file_segue_v1_node_proto_msgTypes[16]
+	mi := &file_segue_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1838,7 @@ func (x *Protection) String() string {
 func (*Protection) ProtoMessage() {}
 
 func (x *Protection) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[16]
+	mi := &file_segue_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1851,7 @@ func (x *Protection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Protection.ProtoReflect.Descriptor instead.
 func (*Protection) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Protection) GetProtected() bool {
@@ -1653,7 +1905,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_segue_v1_node_proto_msgTypes[17]
+	mi := &file_segue_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1665,7 +1917,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[17]
+	mi := &file_segue_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1678,7 +1930,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Token) GetIndex() uint32 {
@@ -1730,7 +1982,7 @@ type Finish struct {
 
 func (x *Finish) Reset() {
 	*x = Finish{}
-	mi := &file_segue_v1_node_proto_msgTypes[18]
+	mi := &file_segue_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1742,7 +1994,7 @@ func (x *Finish) String() string {
 func (*Finish) ProtoMessage() {}
 
 func (x *Finish) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[18]
+	mi := &file_segue_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1755,7 +2007,7 @@ func (x *Finish) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finish.ProtoReflect.Descriptor instead.
 func (*Finish) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Finish) GetTokens() uint32 {
@@ -1795,7 +2047,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_segue_v1_node_proto_msgTypes[19]
+	mi := &file_segue_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1807,7 +2059,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[19]
+	mi := &file_segue_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1820,7 +2072,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Progress) GetPrefilledTokens() uint32 {
@@ -1869,7 +2121,7 @@ type PairRequest struct {
 
 func (x *PairRequest) Reset() {
 	*x = PairRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[20]
+	mi := &file_segue_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1881,7 +2133,7 @@ func (x *PairRequest) String() string {
 func (*PairRequest) ProtoMessage() {}
 
 func (x *PairRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[20]
+	mi := &file_segue_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1894,7 +2146,7 @@ func (x *PairRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairRequest.ProtoReflect.Descriptor instead.
 func (*PairRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PairRequest) GetSession() []byte {
@@ -1926,7 +2178,7 @@ type PairResponse struct {
 
 func (x *PairResponse) Reset() {
 	*x = PairResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[21]
+	mi := &file_segue_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1938,7 +2190,7 @@ func (x *PairResponse) String() string {
 func (*PairResponse) ProtoMessage() {}
 
 func (x *PairResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[21]
+	mi := &file_segue_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1951,7 +2203,7 @@ func (x *PairResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairResponse.ProtoReflect.Descriptor instead.
 func (*PairResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 type CancelRequest struct {
@@ -1964,7 +2216,7 @@ type CancelRequest struct {
 
 func (x *CancelRequest) Reset() {
 	*x = CancelRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[22]
+	mi := &file_segue_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1976,7 +2228,7 @@ func (x *CancelRequest) String() string {
 func (*CancelRequest) ProtoMessage() {}
 
 func (x *CancelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[22]
+	mi := &file_segue_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1989,7 +2241,7 @@ func (x *CancelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequest.ProtoReflect.Descriptor instead.
 func (*CancelRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CancelRequest) GetSession() []byte {
@@ -2016,7 +2268,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[23]
+	mi := &file_segue_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2028,7 +2280,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[23]
+	mi := &file_segue_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2041,7 +2293,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CancelResponse) GetWasRunning() bool {
@@ -2064,7 +2316,7 @@ type PrepareRequest struct {
 
 func (x *PrepareRequest) Reset() {
 	*x = PrepareRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[24]
+	mi := &file_segue_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2076,7 +2328,7 @@ func (x *PrepareRequest) String() string {
 func (*PrepareRequest) ProtoMessage() {}
 
 func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[24]
+	mi := &file_segue_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2089,7 +2341,7 @@ func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
 func (*PrepareRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PrepareRequest) GetSession() []byte {
@@ -2129,7 +2381,7 @@ type PrepareResponse struct {
 
 func (x *PrepareResponse) Reset() {
 	*x = PrepareResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[25]
+	mi := &file_segue_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2141,7 +2393,7 @@ func (x *PrepareResponse) String() string {
 func (*PrepareResponse) ProtoMessage() {}
 
 func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[25]
+	mi := &file_segue_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2154,7 +2406,7 @@ func (x *PrepareResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrepareResponse.ProtoReflect.Descriptor instead.
 func (*PrepareResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PrepareResponse) GetBoundary() uint32 {
@@ -2196,7 +2448,7 @@ type ParkRequest struct {
 
 func (x *ParkRequest) Reset() {
 	*x = ParkRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[26]
+	mi := &file_segue_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2208,7 +2460,7 @@ func (x *ParkRequest) String() string {
 func (*ParkRequest) ProtoMessage() {}
 
 func (x *ParkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[26]
+	mi := &file_segue_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2221,7 +2473,7 @@ func (x *ParkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParkRequest.ProtoReflect.Descriptor instead.
 func (*ParkRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ParkRequest) GetSession() []byte {
@@ -2248,7 +2500,7 @@ type ParkResponse struct {
 
 func (x *ParkResponse) Reset() {
 	*x = ParkResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[27]
+	mi := &file_segue_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2260,7 +2512,7 @@ func (x *ParkResponse) String() string {
 func (*ParkResponse) ProtoMessage() {}
 
 func (x *ParkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[27]
+	mi := &file_segue_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2273,7 +2525,7 @@ func (x *ParkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParkResponse.ProtoReflect.Descriptor instead.
 func (*ParkResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{27}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ParkResponse) GetBoundary() uint32 {
@@ -2301,7 +2553,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[28]
+	mi := &file_segue_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2313,7 +2565,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[28]
+	mi := &file_segue_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2326,7 +2578,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{28}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RenewRequest) GetGrantor() []byte {
@@ -2377,7 +2629,7 @@ type LeaseGrant struct {
 
 func (x *LeaseGrant) Reset() {
 	*x = LeaseGrant{}
-	mi := &file_segue_v1_node_proto_msgTypes[29]
+	mi := &file_segue_v1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2389,7 +2641,7 @@ func (x *LeaseGrant) String() string {
 func (*LeaseGrant) ProtoMessage() {}
 
 func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[29]
+	mi := &file_segue_v1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2402,7 +2654,7 @@ func (x *LeaseGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseGrant.ProtoReflect.Descriptor instead.
 func (*LeaseGrant) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{29}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *LeaseGrant) GetSession() []byte {
@@ -2444,7 +2696,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_segue_v1_node_proto_msgTypes[30]
+	mi := &file_segue_v1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2456,7 +2708,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[30]
+	mi := &file_segue_v1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2469,7 +2721,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{30}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Run) GetSession() []byte {
@@ -2499,7 +2751,7 @@ type RenewResponse struct {
 
 func (x *RenewResponse) Reset() {
 	*x = RenewResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[31]
+	mi := &file_segue_v1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2511,7 +2763,7 @@ func (x *RenewResponse) String() string {
 func (*RenewResponse) ProtoMessage() {}
 
 func (x *RenewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[31]
+	mi := &file_segue_v1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2524,7 +2776,7 @@ func (x *RenewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
 func (*RenewResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{31}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RenewResponse) GetBootId() []byte {
@@ -2564,7 +2816,7 @@ type RunStatus struct {
 
 func (x *RunStatus) Reset() {
 	*x = RunStatus{}
-	mi := &file_segue_v1_node_proto_msgTypes[32]
+	mi := &file_segue_v1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2576,7 +2828,7 @@ func (x *RunStatus) String() string {
 func (*RunStatus) ProtoMessage() {}
 
 func (x *RunStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[32]
+	mi := &file_segue_v1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2589,7 +2841,7 @@ func (x *RunStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunStatus.ProtoReflect.Descriptor instead.
 func (*RunStatus) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{32}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RunStatus) GetSession() []byte {
@@ -2637,7 +2889,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[33]
+	mi := &file_segue_v1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2649,7 +2901,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[33]
+	mi := &file_segue_v1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2662,7 +2914,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{33}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ReleaseRequest) GetSession() []byte {
@@ -2688,7 +2940,7 @@ type ReleaseResponse struct {
 
 func (x *ReleaseResponse) Reset() {
 	*x = ReleaseResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[34]
+	mi := &file_segue_v1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2700,7 +2952,7 @@ func (x *ReleaseResponse) String() string {
 func (*ReleaseResponse) ProtoMessage() {}
 
 func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[34]
+	mi := &file_segue_v1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2713,7 +2965,7 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{34}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ReleaseResponse) GetWasHeld() bool {
@@ -2731,7 +2983,7 @@ type SessionsRequest struct {
 
 func (x *SessionsRequest) Reset() {
 	*x = SessionsRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[35]
+	mi := &file_segue_v1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2743,7 +2995,7 @@ func (x *SessionsRequest) String() string {
 func (*SessionsRequest) ProtoMessage() {}
 
 func (x *SessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[35]
+	mi := &file_segue_v1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2756,7 +3008,7 @@ func (x *SessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionsRequest.ProtoReflect.Descriptor instead.
 func (*SessionsRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{35}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{37}
 }
 
 type SessionsResponse struct {
@@ -2768,7 +3020,7 @@ type SessionsResponse struct {
 
 func (x *SessionsResponse) Reset() {
 	*x = SessionsResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[36]
+	mi := &file_segue_v1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2780,7 +3032,7 @@ func (x *SessionsResponse) String() string {
 func (*SessionsResponse) ProtoMessage() {}
 
 func (x *SessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[36]
+	mi := &file_segue_v1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2793,7 +3045,7 @@ func (x *SessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionsResponse.ProtoReflect.Descriptor instead.
 func (*SessionsResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{36}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SessionsResponse) GetSessions() []*SessionInfo {
@@ -2828,7 +3080,7 @@ type SessionInfo struct {
 
 func (x *SessionInfo) Reset() {
 	*x = SessionInfo{}
-	mi := &file_segue_v1_node_proto_msgTypes[37]
+	mi := &file_segue_v1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2840,7 +3092,7 @@ func (x *SessionInfo) String() string {
 func (*SessionInfo) ProtoMessage() {}
 
 func (x *SessionInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[37]
+	mi := &file_segue_v1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2853,7 +3105,7 @@ func (x *SessionInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionInfo.ProtoReflect.Descriptor instead.
 func (*SessionInfo) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{37}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SessionInfo) GetSession() []byte {
@@ -2959,14 +3211,16 @@ type Refusal struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Reason Reason                 `protobuf:"varint,1,opt,name=reason,proto3,enum=segue.v1.Reason" json:"reason,omitempty"`
 	// The field, limit or count concerned, for people.
-	Detail        string `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	Detail string `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`
+	// With REASON_TAINTED: the newest boundary that was surely captured from sound memory; absent if there is none.
+	CleanBoundary *uint32 `protobuf:"varint,3,opt,name=clean_boundary,json=cleanBoundary,proto3,oneof" json:"clean_boundary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_segue_v1_node_proto_msgTypes[38]
+	mi := &file_segue_v1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2978,7 +3232,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[38]
+	mi := &file_segue_v1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2991,7 +3245,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{38}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Refusal) GetReason() Reason {
@@ -3006,6 +3260,13 @@ func (x *Refusal) GetDetail() string {
 		return x.Detail
 	}
 	return ""
+}
+
+func (x *Refusal) GetCleanBoundary() uint32 {
+	if x != nil && x.CleanBoundary != nil {
+		return *x.CleanBoundary
+	}
+	return 0
 }
 
 // ReplicateRequest is one frame from primary to holder. The first frame of a stream is Hello. `records`
@@ -3024,7 +3285,7 @@ type ReplicateRequest struct {
 
 func (x *ReplicateRequest) Reset() {
 	*x = ReplicateRequest{}
-	mi := &file_segue_v1_node_proto_msgTypes[39]
+	mi := &file_segue_v1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3036,7 +3297,7 @@ func (x *ReplicateRequest) String() string {
 func (*ReplicateRequest) ProtoMessage() {}
 
 func (x *ReplicateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[39]
+	mi := &file_segue_v1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3049,7 +3310,7 @@ func (x *ReplicateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateRequest.ProtoReflect.Descriptor instead.
 func (*ReplicateRequest) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{39}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ReplicateRequest) GetFrame() isReplicateRequest_Frame {
@@ -3104,7 +3365,7 @@ type ReplicateHello struct {
 
 func (x *ReplicateHello) Reset() {
 	*x = ReplicateHello{}
-	mi := &file_segue_v1_node_proto_msgTypes[40]
+	mi := &file_segue_v1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3116,7 +3377,7 @@ func (x *ReplicateHello) String() string {
 func (*ReplicateHello) ProtoMessage() {}
 
 func (x *ReplicateHello) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[40]
+	mi := &file_segue_v1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3129,7 +3390,7 @@ func (x *ReplicateHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateHello.ProtoReflect.Descriptor instead.
 func (*ReplicateHello) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{40}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ReplicateHello) GetVersion() uint32 {
@@ -3167,7 +3428,7 @@ type ReplicateResponse struct {
 
 func (x *ReplicateResponse) Reset() {
 	*x = ReplicateResponse{}
-	mi := &file_segue_v1_node_proto_msgTypes[41]
+	mi := &file_segue_v1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3179,7 +3440,7 @@ func (x *ReplicateResponse) String() string {
 func (*ReplicateResponse) ProtoMessage() {}
 
 func (x *ReplicateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[41]
+	mi := &file_segue_v1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3192,7 +3453,7 @@ func (x *ReplicateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateResponse.ProtoReflect.Descriptor instead.
 func (*ReplicateResponse) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{41}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ReplicateResponse) GetFrame() isReplicateResponse_Frame {
@@ -3264,7 +3525,7 @@ type ReplicateWelcome struct {
 
 func (x *ReplicateWelcome) Reset() {
 	*x = ReplicateWelcome{}
-	mi := &file_segue_v1_node_proto_msgTypes[42]
+	mi := &file_segue_v1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3276,7 +3537,7 @@ func (x *ReplicateWelcome) String() string {
 func (*ReplicateWelcome) ProtoMessage() {}
 
 func (x *ReplicateWelcome) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[42]
+	mi := &file_segue_v1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3289,7 +3550,7 @@ func (x *ReplicateWelcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateWelcome.ProtoReflect.Descriptor instead.
 func (*ReplicateWelcome) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{42}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ReplicateWelcome) GetVersion() uint32 {
@@ -3338,7 +3599,7 @@ type ResumeOffer struct {
 
 func (x *ResumeOffer) Reset() {
 	*x = ResumeOffer{}
-	mi := &file_segue_v1_node_proto_msgTypes[43]
+	mi := &file_segue_v1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3350,7 +3611,7 @@ func (x *ResumeOffer) String() string {
 func (*ResumeOffer) ProtoMessage() {}
 
 func (x *ResumeOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[43]
+	mi := &file_segue_v1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3363,7 +3624,7 @@ func (x *ResumeOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeOffer.ProtoReflect.Descriptor instead.
 func (*ResumeOffer) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{43}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ResumeOffer) GetSession() []byte {
@@ -3429,7 +3690,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_segue_v1_node_proto_msgTypes[44]
+	mi := &file_segue_v1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3441,7 +3702,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[44]
+	mi := &file_segue_v1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3454,7 +3715,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{44}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Ack) GetSession() []byte {
@@ -3506,7 +3767,7 @@ type Reject struct {
 
 func (x *Reject) Reset() {
 	*x = Reject{}
-	mi := &file_segue_v1_node_proto_msgTypes[45]
+	mi := &file_segue_v1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3518,7 +3779,7 @@ func (x *Reject) String() string {
 func (*Reject) ProtoMessage() {}
 
 func (x *Reject) ProtoReflect() protoreflect.Message {
-	mi := &file_segue_v1_node_proto_msgTypes[45]
+	mi := &file_segue_v1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3531,7 +3792,7 @@ func (x *Reject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reject.ProtoReflect.Descriptor instead.
 func (*Reject) Descriptor() ([]byte, []int) {
-	return file_segue_v1_node_proto_rawDescGZIP(), []int{45}
+	return file_segue_v1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Reject) GetSession() []byte {
@@ -3617,7 +3878,21 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x06ttl_ms\x18\x02 \x01(\rR\x05ttlMs\x12\x1b\n" +
 	"\tmargin_ms\x18\x03 \x01(\rR\bmarginMs\x12\x17\n" +
 	"\aboot_id\x18\x04 \x01(\fR\x06bootId\x12\x16\n" +
-	"\x06number\x18\x05 \x01(\x04R\x06number\"\x11\n" +
+	"\x06number\x18\x05 \x01(\x04R\x06number\"\x14\n" +
+	"\x12WatchHealthRequest\"\xc5\x02\n" +
+	"\x13WatchHealthResponse\x12+\n" +
+	"\averdict\x18\x01 \x01(\x0e2\x11.segue.v1.VerdictR\averdict\x12\x18\n" +
+	"\areasons\x18\x02 \x03(\tR\areasons\x12\x16\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\x12\x17\n" +
+	"\aboot_id\x18\x04 \x01(\fR\x06bootId\x12$\n" +
+	"\x0eengine_boot_id\x18\x05 \x01(\fR\fengineBootId\x12\x18\n" +
+	"\aworking\x18\x06 \x01(\bR\aworking\x12\x10\n" +
+	"\x03gpu\x18\a \x01(\tR\x03gpu\x12\x1b\n" +
+	"\tin_flight\x18\b \x01(\rR\binFlight\x12\x1d\n" +
+	"\n" +
+	"silence_ms\x18\t \x01(\rR\tsilenceMs\x12(\n" +
+	"\x10silence_limit_ms\x18\n" +
+	" \x01(\rR\x0esilenceLimitMs\"\x11\n" +
 	"\x0fDescribeRequest\"\xcc\x04\n" +
 	"\x10DescribeResponse\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x17\n" +
@@ -3653,7 +3928,7 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x05lease\x18\n" +
 	" \x01(\v2\x0f.segue.v1.LeaseR\x05lease\"9\n" +
 	"\x10GenerateResponse\x12%\n" +
-	"\x05event\x18\x01 \x01(\v2\x0f.segue.v1.EventR\x05event\"\xed\x03\n" +
+	"\x05event\x18\x01 \x01(\v2\x0f.segue.v1.EventR\x05event\"\xac\x04\n" +
 	"\x0fTakeoverRequest\x12\x18\n" +
 	"\asession\x18\x01 \x01(\fR\asession\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1c\n" +
@@ -3670,7 +3945,9 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	" \x01(\rR\x06window\x12*\n" +
 	"\x11commit_timeout_ms\x18\v \x01(\rR\x0fcommitTimeoutMs\x12-\n" +
 	"\x12require_protection\x18\f \x01(\bR\x11requireProtection\x12%\n" +
-	"\x05lease\x18\r \x01(\v2\x0f.segue.v1.LeaseR\x05lease\"9\n" +
+	"\x05lease\x18\r \x01(\v2\x0f.segue.v1.LeaseR\x05lease\x12*\n" +
+	"\x0eclean_boundary\x18\x0e \x01(\rH\x00R\rcleanBoundary\x88\x01\x01B\x11\n" +
+	"\x0f_clean_boundary\"9\n" +
 	"\x10TakeoverResponse\x12%\n" +
 	"\x05event\x18\x01 \x01(\v2\x0f.segue.v1.EventR\x05event\"\xa1\x02\n" +
 	"\x05Event\x12*\n" +
@@ -3790,10 +4067,12 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x05state\x18\f \x01(\tR\x05state\x12\x19\n" +
 	"\blease_ms\x18\r \x01(\rR\aleaseMs\x12\x1f\n" +
 	"\vprepared_ms\x18\x0e \x01(\rR\n" +
-	"preparedMs\"K\n" +
+	"preparedMs\"\x8a\x01\n" +
 	"\aRefusal\x12(\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x10.segue.v1.ReasonR\x06reason\x12\x16\n" +
-	"\x06detail\x18\x02 \x01(\tR\x06detail\"i\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\x12*\n" +
+	"\x0eclean_boundary\x18\x03 \x01(\rH\x00R\rcleanBoundary\x88\x01\x01B\x11\n" +
+	"\x0f_clean_boundary\"i\n" +
 	"\x10ReplicateRequest\x120\n" +
 	"\x05hello\x18\x01 \x01(\v2\x18.segue.v1.ReplicateHelloH\x00R\x05hello\x12\x1a\n" +
 	"\arecords\x18\x02 \x01(\fH\x00R\arecordsB\a\n" +
@@ -3836,7 +4115,22 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x1bPROTECTION_MODE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13PROTECTION_MODE_OFF\x10\x01\x12\x19\n" +
 	"\x15PROTECTION_MODE_ASYNC\x10\x02\x12\x18\n" +
-	"\x14PROTECTION_MODE_SYNC\x10\x03*\x97\x04\n" +
+	"\x14PROTECTION_MODE_SYNC\x10\x03*\x96\x02\n" +
+	"\aVerdict\x12\x17\n" +
+	"\x13VERDICT_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11VERDICT_REACHABLE\x10\x01\x12\x14\n" +
+	"\x10VERDICT_STARTING\x10\x02\x12\x14\n" +
+	"\x10VERDICT_SLEEPING\x10\x03\x12\x10\n" +
+	"\fVERDICT_IDLE\x10\x04\x12\x10\n" +
+	"\fVERDICT_BUSY\x10\x05\x12\x13\n" +
+	"\x0fVERDICT_WAITING\x10\x06\x12\x11\n" +
+	"\rVERDICT_WATCH\x10\a\x12\x14\n" +
+	"\x10VERDICT_DEGRADED\x10\b\x12\x14\n" +
+	"\x10VERDICT_EVACUATE\x10\t\x12\x13\n" +
+	"\x0fVERDICT_CUT_OFF\x10\n" +
+	"\x12\x10\n" +
+	"\fVERDICT_HUNG\x10\v\x12\x10\n" +
+	"\fVERDICT_DEAD\x10\f*\xab\x04\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12REASON_NOT_COVERED\x10\x01\x12\x1f\n" +
@@ -3859,7 +4153,8 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x12REASON_HOLDER_LOST\x10\x11\x12\x18\n" +
 	"\x14REASON_UNKNOWN_MODEL\x10\x12\x12\x16\n" +
 	"\x12REASON_LEASE_ENDED\x10\x13\x12\x11\n" +
-	"\rREASON_PARKED\x10\x142\x82\x05\n" +
+	"\rREASON_PARKED\x10\x14\x12\x12\n" +
+	"\x0eREASON_TAINTED\x10\x152\xd0\x05\n" +
 	"\vNodeService\x12A\n" +
 	"\bDescribe\x12\x19.segue.v1.DescribeRequest\x1a\x1a.segue.v1.DescribeResponse\x12C\n" +
 	"\bGenerate\x12\x19.segue.v1.GenerateRequest\x1a\x1a.segue.v1.GenerateResponse0\x01\x12C\n" +
@@ -3869,7 +4164,8 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\x05Renew\x12\x16.segue.v1.RenewRequest\x1a\x17.segue.v1.RenewResponse\x12>\n" +
 	"\aPrepare\x12\x18.segue.v1.PrepareRequest\x1a\x19.segue.v1.PrepareResponse\x125\n" +
 	"\x04Park\x12\x15.segue.v1.ParkRequest\x1a\x16.segue.v1.ParkResponse\x12>\n" +
-	"\aRelease\x12\x18.segue.v1.ReleaseRequest\x1a\x19.segue.v1.ReleaseResponse\x12A\n" +
+	"\aRelease\x12\x18.segue.v1.ReleaseRequest\x1a\x19.segue.v1.ReleaseResponse\x12L\n" +
+	"\vWatchHealth\x12\x1c.segue.v1.WatchHealthRequest\x1a\x1d.segue.v1.WatchHealthResponse0\x01\x12A\n" +
 	"\bSessions\x12\x19.segue.v1.SessionsRequest\x1a\x1a.segue.v1.SessionsResponse2^\n" +
 	"\x12ReplicationService\x12H\n" +
 	"\tReplicate\x12\x1a.segue.v1.ReplicateRequest\x1a\x1b.segue.v1.ReplicateResponse(\x010\x01B/Z-github.com/seguekv/segue/api/segue/v1;seguev1b\x06proto3"
@@ -3886,120 +4182,126 @@ func file_segue_v1_node_proto_rawDescGZIP() []byte {
 	return file_segue_v1_node_proto_rawDescData
 }
 
-var file_segue_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_segue_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_segue_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_segue_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_segue_v1_node_proto_goTypes = []any{
-	(ProtectionMode)(0),       // 0: segue.v1.ProtectionMode
-	(Reason)(0),               // 1: segue.v1.Reason
-	(*Request)(nil),           // 2: segue.v1.Request
-	(*Chat)(nil),              // 3: segue.v1.Chat
-	(*ChatMessage)(nil),       // 4: segue.v1.ChatMessage
-	(*TokenIds)(nil),          // 5: segue.v1.TokenIds
-	(*Sampling)(nil),          // 6: segue.v1.Sampling
-	(*Peer)(nil),              // 7: segue.v1.Peer
-	(*Lease)(nil),             // 8: segue.v1.Lease
-	(*DescribeRequest)(nil),   // 9: segue.v1.DescribeRequest
-	(*DescribeResponse)(nil),  // 10: segue.v1.DescribeResponse
-	(*GenerateRequest)(nil),   // 11: segue.v1.GenerateRequest
-	(*GenerateResponse)(nil),  // 12: segue.v1.GenerateResponse
-	(*TakeoverRequest)(nil),   // 13: segue.v1.TakeoverRequest
-	(*TakeoverResponse)(nil),  // 14: segue.v1.TakeoverResponse
-	(*Event)(nil),             // 15: segue.v1.Event
-	(*Prompt)(nil),            // 16: segue.v1.Prompt
-	(*Seam)(nil),              // 17: segue.v1.Seam
-	(*Protection)(nil),        // 18: segue.v1.Protection
-	(*Token)(nil),             // 19: segue.v1.Token
-	(*Finish)(nil),            // 20: segue.v1.Finish
-	(*Progress)(nil),          // 21: segue.v1.Progress
-	(*PairRequest)(nil),       // 22: segue.v1.PairRequest
-	(*PairResponse)(nil),      // 23: segue.v1.PairResponse
-	(*CancelRequest)(nil),     // 24: segue.v1.CancelRequest
-	(*CancelResponse)(nil),    // 25: segue.v1.CancelResponse
-	(*PrepareRequest)(nil),    // 26: segue.v1.PrepareRequest
-	(*PrepareResponse)(nil),   // 27: segue.v1.PrepareResponse
-	(*ParkRequest)(nil),       // 28: segue.v1.ParkRequest
-	(*ParkResponse)(nil),      // 29: segue.v1.ParkResponse
-	(*RenewRequest)(nil),      // 30: segue.v1.RenewRequest
-	(*LeaseGrant)(nil),        // 31: segue.v1.LeaseGrant
-	(*Run)(nil),               // 32: segue.v1.Run
-	(*RenewResponse)(nil),     // 33: segue.v1.RenewResponse
-	(*RunStatus)(nil),         // 34: segue.v1.RunStatus
-	(*ReleaseRequest)(nil),    // 35: segue.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),   // 36: segue.v1.ReleaseResponse
-	(*SessionsRequest)(nil),   // 37: segue.v1.SessionsRequest
-	(*SessionsResponse)(nil),  // 38: segue.v1.SessionsResponse
-	(*SessionInfo)(nil),       // 39: segue.v1.SessionInfo
-	(*Refusal)(nil),           // 40: segue.v1.Refusal
-	(*ReplicateRequest)(nil),  // 41: segue.v1.ReplicateRequest
-	(*ReplicateHello)(nil),    // 42: segue.v1.ReplicateHello
-	(*ReplicateResponse)(nil), // 43: segue.v1.ReplicateResponse
-	(*ReplicateWelcome)(nil),  // 44: segue.v1.ReplicateWelcome
-	(*ResumeOffer)(nil),       // 45: segue.v1.ResumeOffer
-	(*Ack)(nil),               // 46: segue.v1.Ack
-	(*Reject)(nil),            // 47: segue.v1.Reject
-	nil,                       // 48: segue.v1.Sampling.LogitBiasEntry
+	(ProtectionMode)(0),         // 0: segue.v1.ProtectionMode
+	(Verdict)(0),                // 1: segue.v1.Verdict
+	(Reason)(0),                 // 2: segue.v1.Reason
+	(*Request)(nil),             // 3: segue.v1.Request
+	(*Chat)(nil),                // 4: segue.v1.Chat
+	(*ChatMessage)(nil),         // 5: segue.v1.ChatMessage
+	(*TokenIds)(nil),            // 6: segue.v1.TokenIds
+	(*Sampling)(nil),            // 7: segue.v1.Sampling
+	(*Peer)(nil),                // 8: segue.v1.Peer
+	(*Lease)(nil),               // 9: segue.v1.Lease
+	(*WatchHealthRequest)(nil),  // 10: segue.v1.WatchHealthRequest
+	(*WatchHealthResponse)(nil), // 11: segue.v1.WatchHealthResponse
+	(*DescribeRequest)(nil),     // 12: segue.v1.DescribeRequest
+	(*DescribeResponse)(nil),    // 13: segue.v1.DescribeResponse
+	(*GenerateRequest)(nil),     // 14: segue.v1.GenerateRequest
+	(*GenerateResponse)(nil),    // 15: segue.v1.GenerateResponse
+	(*TakeoverRequest)(nil),     // 16: segue.v1.TakeoverRequest
+	(*TakeoverResponse)(nil),    // 17: segue.v1.TakeoverResponse
+	(*Event)(nil),               // 18: segue.v1.Event
+	(*Prompt)(nil),              // 19: segue.v1.Prompt
+	(*Seam)(nil),                // 20: segue.v1.Seam
+	(*Protection)(nil),          // 21: segue.v1.Protection
+	(*Token)(nil),               // 22: segue.v1.Token
+	(*Finish)(nil),              // 23: segue.v1.Finish
+	(*Progress)(nil),            // 24: segue.v1.Progress
+	(*PairRequest)(nil),         // 25: segue.v1.PairRequest
+	(*PairResponse)(nil),        // 26: segue.v1.PairResponse
+	(*CancelRequest)(nil),       // 27: segue.v1.CancelRequest
+	(*CancelResponse)(nil),      // 28: segue.v1.CancelResponse
+	(*PrepareRequest)(nil),      // 29: segue.v1.PrepareRequest
+	(*PrepareResponse)(nil),     // 30: segue.v1.PrepareResponse
+	(*ParkRequest)(nil),         // 31: segue.v1.ParkRequest
+	(*ParkResponse)(nil),        // 32: segue.v1.ParkResponse
+	(*RenewRequest)(nil),        // 33: segue.v1.RenewRequest
+	(*LeaseGrant)(nil),          // 34: segue.v1.LeaseGrant
+	(*Run)(nil),                 // 35: segue.v1.Run
+	(*RenewResponse)(nil),       // 36: segue.v1.RenewResponse
+	(*RunStatus)(nil),           // 37: segue.v1.RunStatus
+	(*ReleaseRequest)(nil),      // 38: segue.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),     // 39: segue.v1.ReleaseResponse
+	(*SessionsRequest)(nil),     // 40: segue.v1.SessionsRequest
+	(*SessionsResponse)(nil),    // 41: segue.v1.SessionsResponse
+	(*SessionInfo)(nil),         // 42: segue.v1.SessionInfo
+	(*Refusal)(nil),             // 43: segue.v1.Refusal
+	(*ReplicateRequest)(nil),    // 44: segue.v1.ReplicateRequest
+	(*ReplicateHello)(nil),      // 45: segue.v1.ReplicateHello
+	(*ReplicateResponse)(nil),   // 46: segue.v1.ReplicateResponse
+	(*ReplicateWelcome)(nil),    // 47: segue.v1.ReplicateWelcome
+	(*ResumeOffer)(nil),         // 48: segue.v1.ResumeOffer
+	(*Ack)(nil),                 // 49: segue.v1.Ack
+	(*Reject)(nil),              // 50: segue.v1.Reject
+	nil,                         // 51: segue.v1.Sampling.LogitBiasEntry
 }
 var file_segue_v1_node_proto_depIdxs = []int32{
-	3,  // 0: segue.v1.Request.chat:type_name -> segue.v1.Chat
-	5,  // 1: segue.v1.Request.ids:type_name -> segue.v1.TokenIds
-	6,  // 2: segue.v1.Request.sampling:type_name -> segue.v1.Sampling
-	4,  // 3: segue.v1.Chat.messages:type_name -> segue.v1.ChatMessage
-	48, // 4: segue.v1.Sampling.logit_bias:type_name -> segue.v1.Sampling.LogitBiasEntry
-	2,  // 5: segue.v1.GenerateRequest.request:type_name -> segue.v1.Request
-	0,  // 6: segue.v1.GenerateRequest.protection:type_name -> segue.v1.ProtectionMode
-	7,  // 7: segue.v1.GenerateRequest.holder:type_name -> segue.v1.Peer
-	8,  // 8: segue.v1.GenerateRequest.lease:type_name -> segue.v1.Lease
-	15, // 9: segue.v1.GenerateResponse.event:type_name -> segue.v1.Event
-	2,  // 10: segue.v1.TakeoverRequest.request:type_name -> segue.v1.Request
-	0,  // 11: segue.v1.TakeoverRequest.protection:type_name -> segue.v1.ProtectionMode
-	7,  // 12: segue.v1.TakeoverRequest.holder:type_name -> segue.v1.Peer
-	8,  // 13: segue.v1.TakeoverRequest.lease:type_name -> segue.v1.Lease
-	15, // 14: segue.v1.TakeoverResponse.event:type_name -> segue.v1.Event
-	16, // 15: segue.v1.Event.prompt:type_name -> segue.v1.Prompt
-	17, // 16: segue.v1.Event.seam:type_name -> segue.v1.Seam
-	18, // 17: segue.v1.Event.protection:type_name -> segue.v1.Protection
-	19, // 18: segue.v1.Event.token:type_name -> segue.v1.Token
-	20, // 19: segue.v1.Event.finish:type_name -> segue.v1.Finish
-	21, // 20: segue.v1.Event.progress:type_name -> segue.v1.Progress
-	7,  // 21: segue.v1.PairRequest.holder:type_name -> segue.v1.Peer
-	31, // 22: segue.v1.RenewRequest.grants:type_name -> segue.v1.LeaseGrant
-	32, // 23: segue.v1.RenewRequest.ended:type_name -> segue.v1.Run
-	34, // 24: segue.v1.RenewResponse.runs:type_name -> segue.v1.RunStatus
-	39, // 25: segue.v1.SessionsResponse.sessions:type_name -> segue.v1.SessionInfo
-	1,  // 26: segue.v1.Refusal.reason:type_name -> segue.v1.Reason
-	42, // 27: segue.v1.ReplicateRequest.hello:type_name -> segue.v1.ReplicateHello
-	44, // 28: segue.v1.ReplicateResponse.welcome:type_name -> segue.v1.ReplicateWelcome
-	46, // 29: segue.v1.ReplicateResponse.ack:type_name -> segue.v1.Ack
-	47, // 30: segue.v1.ReplicateResponse.reject:type_name -> segue.v1.Reject
-	45, // 31: segue.v1.ReplicateWelcome.offers:type_name -> segue.v1.ResumeOffer
-	1,  // 32: segue.v1.Reject.reason:type_name -> segue.v1.Reason
-	9,  // 33: segue.v1.NodeService.Describe:input_type -> segue.v1.DescribeRequest
-	11, // 34: segue.v1.NodeService.Generate:input_type -> segue.v1.GenerateRequest
-	13, // 35: segue.v1.NodeService.Takeover:input_type -> segue.v1.TakeoverRequest
-	22, // 36: segue.v1.NodeService.Pair:input_type -> segue.v1.PairRequest
-	24, // 37: segue.v1.NodeService.Cancel:input_type -> segue.v1.CancelRequest
-	30, // 38: segue.v1.NodeService.Renew:input_type -> segue.v1.RenewRequest
-	26, // 39: segue.v1.NodeService.Prepare:input_type -> segue.v1.PrepareRequest
-	28, // 40: segue.v1.NodeService.Park:input_type -> segue.v1.ParkRequest
-	35, // 41: segue.v1.NodeService.Release:input_type -> segue.v1.ReleaseRequest
-	37, // 42: segue.v1.NodeService.Sessions:input_type -> segue.v1.SessionsRequest
-	41, // 43: segue.v1.ReplicationService.Replicate:input_type -> segue.v1.ReplicateRequest
-	10, // 44: segue.v1.NodeService.Describe:output_type -> segue.v1.DescribeResponse
-	12, // 45: segue.v1.NodeService.Generate:output_type -> segue.v1.GenerateResponse
-	14, // 46: segue.v1.NodeService.Takeover:output_type -> segue.v1.TakeoverResponse
-	23, // 47: segue.v1.NodeService.Pair:output_type -> segue.v1.PairResponse
-	25, // 48: segue.v1.NodeService.Cancel:output_type -> segue.v1.CancelResponse
-	33, // 49: segue.v1.NodeService.Renew:output_type -> segue.v1.RenewResponse
-	27, // 50: segue.v1.NodeService.Prepare:output_type -> segue.v1.PrepareResponse
-	29, // 51: segue.v1.NodeService.Park:output_type -> segue.v1.ParkResponse
-	36, // 52: segue.v1.NodeService.Release:output_type -> segue.v1.ReleaseResponse
-	38, // 53: segue.v1.NodeService.Sessions:output_type -> segue.v1.SessionsResponse
-	43, // 54: segue.v1.ReplicationService.Replicate:output_type -> segue.v1.ReplicateResponse
-	44, // [44:55] is the sub-list for method output_type
-	33, // [33:44] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	4,  // 0: segue.v1.Request.chat:type_name -> segue.v1.Chat
+	6,  // 1: segue.v1.Request.ids:type_name -> segue.v1.TokenIds
+	7,  // 2: segue.v1.Request.sampling:type_name -> segue.v1.Sampling
+	5,  // 3: segue.v1.Chat.messages:type_name -> segue.v1.ChatMessage
+	51, // 4: segue.v1.Sampling.logit_bias:type_name -> segue.v1.Sampling.LogitBiasEntry
+	1,  // 5: segue.v1.WatchHealthResponse.verdict:type_name -> segue.v1.Verdict
+	3,  // 6: segue.v1.GenerateRequest.request:type_name -> segue.v1.Request
+	0,  // 7: segue.v1.GenerateRequest.protection:type_name -> segue.v1.ProtectionMode
+	8,  // 8: segue.v1.GenerateRequest.holder:type_name -> segue.v1.Peer
+	9,  // 9: segue.v1.GenerateRequest.lease:type_name -> segue.v1.Lease
+	18, // 10: segue.v1.GenerateResponse.event:type_name -> segue.v1.Event
+	3,  // 11: segue.v1.TakeoverRequest.request:type_name -> segue.v1.Request
+	0,  // 12: segue.v1.TakeoverRequest.protection:type_name -> segue.v1.ProtectionMode
+	8,  // 13: segue.v1.TakeoverRequest.holder:type_name -> segue.v1.Peer
+	9,  // 14: segue.v1.TakeoverRequest.lease:type_name -> segue.v1.Lease
+	18, // 15: segue.v1.TakeoverResponse.event:type_name -> segue.v1.Event
+	19, // 16: segue.v1.Event.prompt:type_name -> segue.v1.Prompt
+	20, // 17: segue.v1.Event.seam:type_name -> segue.v1.Seam
+	21, // 18: segue.v1.Event.protection:type_name -> segue.v1.Protection
+	22, // 19: segue.v1.Event.token:type_name -> segue.v1.Token
+	23, // 20: segue.v1.Event.finish:type_name -> segue.v1.Finish
+	24, // 21: segue.v1.Event.progress:type_name -> segue.v1.Progress
+	8,  // 22: segue.v1.PairRequest.holder:type_name -> segue.v1.Peer
+	34, // 23: segue.v1.RenewRequest.grants:type_name -> segue.v1.LeaseGrant
+	35, // 24: segue.v1.RenewRequest.ended:type_name -> segue.v1.Run
+	37, // 25: segue.v1.RenewResponse.runs:type_name -> segue.v1.RunStatus
+	42, // 26: segue.v1.SessionsResponse.sessions:type_name -> segue.v1.SessionInfo
+	2,  // 27: segue.v1.Refusal.reason:type_name -> segue.v1.Reason
+	45, // 28: segue.v1.ReplicateRequest.hello:type_name -> segue.v1.ReplicateHello
+	47, // 29: segue.v1.ReplicateResponse.welcome:type_name -> segue.v1.ReplicateWelcome
+	49, // 30: segue.v1.ReplicateResponse.ack:type_name -> segue.v1.Ack
+	50, // 31: segue.v1.ReplicateResponse.reject:type_name -> segue.v1.Reject
+	48, // 32: segue.v1.ReplicateWelcome.offers:type_name -> segue.v1.ResumeOffer
+	2,  // 33: segue.v1.Reject.reason:type_name -> segue.v1.Reason
+	12, // 34: segue.v1.NodeService.Describe:input_type -> segue.v1.DescribeRequest
+	14, // 35: segue.v1.NodeService.Generate:input_type -> segue.v1.GenerateRequest
+	16, // 36: segue.v1.NodeService.Takeover:input_type -> segue.v1.TakeoverRequest
+	25, // 37: segue.v1.NodeService.Pair:input_type -> segue.v1.PairRequest
+	27, // 38: segue.v1.NodeService.Cancel:input_type -> segue.v1.CancelRequest
+	33, // 39: segue.v1.NodeService.Renew:input_type -> segue.v1.RenewRequest
+	29, // 40: segue.v1.NodeService.Prepare:input_type -> segue.v1.PrepareRequest
+	31, // 41: segue.v1.NodeService.Park:input_type -> segue.v1.ParkRequest
+	38, // 42: segue.v1.NodeService.Release:input_type -> segue.v1.ReleaseRequest
+	10, // 43: segue.v1.NodeService.WatchHealth:input_type -> segue.v1.WatchHealthRequest
+	40, // 44: segue.v1.NodeService.Sessions:input_type -> segue.v1.SessionsRequest
+	44, // 45: segue.v1.ReplicationService.Replicate:input_type -> segue.v1.ReplicateRequest
+	13, // 46: segue.v1.NodeService.Describe:output_type -> segue.v1.DescribeResponse
+	15, // 47: segue.v1.NodeService.Generate:output_type -> segue.v1.GenerateResponse
+	17, // 48: segue.v1.NodeService.Takeover:output_type -> segue.v1.TakeoverResponse
+	26, // 49: segue.v1.NodeService.Pair:output_type -> segue.v1.PairResponse
+	28, // 50: segue.v1.NodeService.Cancel:output_type -> segue.v1.CancelResponse
+	36, // 51: segue.v1.NodeService.Renew:output_type -> segue.v1.RenewResponse
+	30, // 52: segue.v1.NodeService.Prepare:output_type -> segue.v1.PrepareResponse
+	32, // 53: segue.v1.NodeService.Park:output_type -> segue.v1.ParkResponse
+	39, // 54: segue.v1.NodeService.Release:output_type -> segue.v1.ReleaseResponse
+	11, // 55: segue.v1.NodeService.WatchHealth:output_type -> segue.v1.WatchHealthResponse
+	41, // 56: segue.v1.NodeService.Sessions:output_type -> segue.v1.SessionsResponse
+	46, // 57: segue.v1.ReplicationService.Replicate:output_type -> segue.v1.ReplicateResponse
+	46, // [46:58] is the sub-list for method output_type
+	34, // [34:46] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_segue_v1_node_proto_init() }
@@ -4012,7 +4314,8 @@ func file_segue_v1_node_proto_init() {
 		(*Request_Text)(nil),
 		(*Request_Ids)(nil),
 	}
-	file_segue_v1_node_proto_msgTypes[13].OneofWrappers = []any{
+	file_segue_v1_node_proto_msgTypes[13].OneofWrappers = []any{}
+	file_segue_v1_node_proto_msgTypes[15].OneofWrappers = []any{
 		(*Event_Prompt)(nil),
 		(*Event_Seam)(nil),
 		(*Event_Protection)(nil),
@@ -4020,11 +4323,12 @@ func file_segue_v1_node_proto_init() {
 		(*Event_Finish)(nil),
 		(*Event_Progress)(nil),
 	}
-	file_segue_v1_node_proto_msgTypes[39].OneofWrappers = []any{
+	file_segue_v1_node_proto_msgTypes[40].OneofWrappers = []any{}
+	file_segue_v1_node_proto_msgTypes[41].OneofWrappers = []any{
 		(*ReplicateRequest_Hello)(nil),
 		(*ReplicateRequest_Records)(nil),
 	}
-	file_segue_v1_node_proto_msgTypes[41].OneofWrappers = []any{
+	file_segue_v1_node_proto_msgTypes[43].OneofWrappers = []any{
 		(*ReplicateResponse_Welcome)(nil),
 		(*ReplicateResponse_Ack)(nil),
 		(*ReplicateResponse_Reject)(nil),
@@ -4034,8 +4338,8 @@ func file_segue_v1_node_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_segue_v1_node_proto_rawDesc), len(file_segue_v1_node_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   47,
+			NumEnums:      3,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

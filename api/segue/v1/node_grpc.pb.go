@@ -22,16 +22,17 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	NodeService_Describe_FullMethodName = "/segue.v1.NodeService/Describe"
-	NodeService_Generate_FullMethodName = "/segue.v1.NodeService/Generate"
-	NodeService_Takeover_FullMethodName = "/segue.v1.NodeService/Takeover"
-	NodeService_Pair_FullMethodName     = "/segue.v1.NodeService/Pair"
-	NodeService_Cancel_FullMethodName   = "/segue.v1.NodeService/Cancel"
-	NodeService_Renew_FullMethodName    = "/segue.v1.NodeService/Renew"
-	NodeService_Prepare_FullMethodName  = "/segue.v1.NodeService/Prepare"
-	NodeService_Park_FullMethodName     = "/segue.v1.NodeService/Park"
-	NodeService_Release_FullMethodName  = "/segue.v1.NodeService/Release"
-	NodeService_Sessions_FullMethodName = "/segue.v1.NodeService/Sessions"
+	NodeService_Describe_FullMethodName    = "/segue.v1.NodeService/Describe"
+	NodeService_Generate_FullMethodName    = "/segue.v1.NodeService/Generate"
+	NodeService_Takeover_FullMethodName    = "/segue.v1.NodeService/Takeover"
+	NodeService_Pair_FullMethodName        = "/segue.v1.NodeService/Pair"
+	NodeService_Cancel_FullMethodName      = "/segue.v1.NodeService/Cancel"
+	NodeService_Renew_FullMethodName       = "/segue.v1.NodeService/Renew"
+	NodeService_Prepare_FullMethodName     = "/segue.v1.NodeService/Prepare"
+	NodeService_Park_FullMethodName        = "/segue.v1.NodeService/Park"
+	NodeService_Release_FullMethodName     = "/segue.v1.NodeService/Release"
+	NodeService_WatchHealth_FullMethodName = "/segue.v1.NodeService/WatchHealth"
+	NodeService_Sessions_FullMethodName    = "/segue.v1.NodeService/Sessions"
 )
 
 // NodeServiceClient is the client API for NodeService service.
@@ -125,6 +126,13 @@ type NodeServiceClient interface {
 	Park(ctx context.Context, in *ParkRequest, opts ...grpc.CallOption) (*ParkResponse, error)
 	// Release drops what a holder keeps for a session that has ended. Idempotent.
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseResponse, error)
+	// WatchHealth says what the agent holds of its engine: at once, with every change, and about every second. A
+	// stream that ends or falls silent says nothing about the engine.
+	//
+	// What a caller owes to a verdict: UNKNOWN changes nothing. DEAD, HUNG and CUT_OFF mean that runs there are fenced
+	// and continued elsewhere at once, unless `working` is set; EVACUATE, and those with `working`, that sessions are
+	// moved as planned and no new one comes; DEGRADED that it gets less new work.
+	WatchHealth(ctx context.Context, in *WatchHealthRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchHealthResponse], error)
 	// Sessions lists what runs and what is held here.
 	Sessions(ctx context.Context, in *SessionsRequest, opts ...grpc.CallOption) (*SessionsResponse, error)
 }
@@ -245,6 +253,25 @@ func (c *nodeServiceClient) Release(ctx context.Context, in *ReleaseRequest, opt
 	return out, nil
 }
 
+func (c *nodeServiceClient) WatchHealth(ctx context.Context, in *WatchHealthRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchHealthResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &NodeService_ServiceDesc.Streams[2], NodeService_WatchHealth_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchHealthRequest, WatchHealthResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type NodeService_WatchHealthClient = grpc.ServerStreamingClient[WatchHealthResponse]
+
 func (c *nodeServiceClient) Sessions(ctx context.Context, in *SessionsRequest, opts ...grpc.CallOption) (*SessionsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SessionsResponse)
@@ -346,6 +373,13 @@ type NodeServiceServer interface {
 	Park(context.Context, *ParkRequest) (*ParkResponse, error)
 	// Release drops what a holder keeps for a session that has ended. Idempotent.
 	Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error)
+	// WatchHealth says what the agent holds of its engine: at once, with every change, and about every second. A
+	// stream that ends or falls silent says nothing about the engine.
+	//
+	// What a caller owes to a verdict: UNKNOWN changes nothing. DEAD, HUNG and CUT_OFF mean that runs there are fenced
+	// and continued elsewhere at once, unless `working` is set; EVACUATE, and those with `working`, that sessions are
+	// moved as planned and no new one comes; DEGRADED that it gets less new work.
+	WatchHealth(*WatchHealthRequest, grpc.ServerStreamingServer[WatchHealthResponse]) error
 	// Sessions lists what runs and what is held here.
 	Sessions(context.Context, *SessionsRequest) (*SessionsResponse, error)
 	mustEmbedUnimplementedNodeServiceServer()
@@ -384,6 +418,9 @@ func (UnimplementedNodeServiceServer) Park(context.Context, *ParkRequest) (*Park
 }
 func (UnimplementedNodeServiceServer) Release(context.Context, *ReleaseRequest) (*ReleaseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Release not implemented")
+}
+func (UnimplementedNodeServiceServer) WatchHealth(*WatchHealthRequest, grpc.ServerStreamingServer[WatchHealthResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchHealth not implemented")
 }
 func (UnimplementedNodeServiceServer) Sessions(context.Context, *SessionsRequest) (*SessionsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Sessions not implemented")
@@ -557,6 +594,17 @@ func _NodeService_Release_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _NodeService_WatchHealth_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchHealthRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(NodeServiceServer).WatchHealth(m, &grpc.GenericServerStream[WatchHealthRequest, WatchHealthResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type NodeService_WatchHealthServer = grpc.ServerStreamingServer[WatchHealthResponse]
+
 func _NodeService_Sessions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(SessionsRequest)
 	if err := dec(in); err != nil {
@@ -624,6 +672,11 @@ var NodeService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Takeover",
 			Handler:       _NodeService_Takeover_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchHealth",
+			Handler:       _NodeService_WatchHealth_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copyright The Segue Authors
+
+package health
+
+import (
+	"math"
+	"time"
+)
+
+// work is what the engine has to do, and when something last came of it.
+type work struct {
+	// inFlight counts requests, ours and others', without our probe. Reads that tell nothing leave it as it is.
+	inFlight int
+	// moved is when progress was last seen, or when silence began to count: work came, or the reader saw nothing before.
+	// pauses counts the reads without progress since.
+	moved  time.Time
+	pauses int
+	gaps   gaps
+	// progressed: it moved since work came to it.
+	progressed bool
+	// hung: it was found hung, and showed no life since.
+	hung bool
+	// stuck counts reads with tokens of ours and without a move of the counters, in a row.
+	stuck int
+	// answered is when tokens of ours last arrived, or were first due.
+	answered time.Time
+	// busy is when something was last known to be in flight, token when a token was last put out: zero of a process that
+	// has replaced another.
+	busy, token time.Time
+}
+
+// account keeps time: of progress, of tokens, of what is in flight.
+func (d *Detector) account(r Reading, s signs) {
+	w := &d.work
+	was := w.inFlight
+	w.inFlight = d.inFlight(r)
+	if s.tokens || s.delivered || s.passed {
+		w.token = r.Until
+		d.probe.failed = 0
+	}
+	if s.moved || w.inFlight > 0 {
+		w.busy = r.Until
+	}
+	if s.delivered || r.Ours.decoding() <= 0 || d.last.Ours.decoding() <= 0 {
+		w.answered = r.Until
+	}
+	switch {
+	case s.moved:
+		w.stuck = 0
+	case s.delivered && s.compared:
+		w.stuck++
+	}
+	switch {
+	case s.moved || s.delivered:
+		if was > 0 && !s.void {
+			w.gaps.add(r.Until.Sub(w.moved))
+		}
+		w.moved, w.pauses, w.progressed = r.Until, 0, true
+	case was == 0 || w.inFlight == 0:
+		w.progressed = false
+		d.restart(r.Until)
+	case s.void || r.Ours.allWait() || r.Outcome == Cut || r.Outcome == Answered && (r.Loading || r.Sleeping):
+		d.restart(r.Until)
+	default:
+		w.pauses++
+	}
+	lapsed := w.inFlight == 0 && d.probe.failed == 0 && r.Until.Sub(w.busy) > d.cfg.IdleLimit
+	if s.moved || s.delivered || s.passed || lapsed {
+		w.hung = false
+	}
+	d.heed(r, s)
+	switch {
+	case s.void, s.delivered, r.Outcome != TimedOut && r.Outcome != Failed:
+		d.mute = mute{}
+	default:
+		if d.mute.reads == 0 {
+			d.mute.since = r.At
+		}
+		d.mute.reads++
+	}
+}
+
+// inFlight counts what the engine has to do. One request on it may be the outstanding probe.
+func (d *Detector) inFlight(r Reading) int {
+	n := d.work.inFlight
+	switch r.Outcome {
+	case Answered:
+		n = r.InFlight
+		if d.probe.outstanding {
+			n--
+		}
+	case Opaque, Refused, Gone:
+		n = 0
+	}
+	return max(n, r.Ours.InFlight, 0)
+}
+
+// heed lets the silence begin with the demand, and ends the demand when the engine has moved after it: what moved since
+// a read from before may have moved before.
+func (d *Detector) heed(r Reading, s signs) {
+	if d.demand.IsZero() {
+		return
+	}
+	if (s.moved || s.delivered) && !d.last.At.Before(d.demand) || s.passed && !d.probe.asked.Before(d.demand) {
+		d.demand = time.Time{}
+		return
+	}
+	if d.demand.After(d.work.moved) && !d.demand.After(r.Until) {
+		d.work.moved, d.work.pauses = d.demand, 0
+	}
+}
+
+// blind reports whether a long prefill would look like silence.
+func (d *Detector) blind(r Reading) bool {
+	switch {
+	case d.work.stuck >= d.cfg.Pauses || r.Outcome == Opaque:
+		return true
+	case r.Outcome == Answered:
+		return !r.Steps
+	}
+	return d.life.base == nil || !d.life.base.Steps
+}
+
+// limit is how long nothing may move.
+func (d *Detector) limit(r Reading) time.Duration {
+	floor, ceiling := d.cfg.Floor, d.cfg.Ceiling
+	blind := d.blind(r)
+	if blind {
+		floor = max(floor, d.cfg.BlindFloor)
+	}
+	switch prefill := blind && r.Ours.Prefilling > 0; {
+	case !d.demand.IsZero() && !prefill:
+		return d.cfg.Demand
+	case d.demand.IsZero() && prefill:
+		floor = max(floor, d.cfg.BlindPrefill)
+	}
+	ceiling = max(ceiling, floor)
+	adaptive := math.Min(d.cfg.Factor*float64(d.work.gaps.p99()), float64(ceiling))
+	return max(time.Duration(adaptive), floor)
+}
