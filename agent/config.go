@@ -51,6 +51,8 @@ type Config struct {
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
+	watched := health.Defaults()
+	watched.Interval = 100 * time.Millisecond // reading a heartbeat costs nothing
 	return Config{
 		ID:                  "a",
 		Listen:              "127.0.0.1:7070",
@@ -63,7 +65,7 @@ func DefaultConfig() Config {
 		OrphanGrace:         2 * time.Second,
 		HoldTimeout:         10 * time.Minute,
 		StepLimit:           10 * time.Second,
-		Health:              health.Defaults(),
+		Health:              watched,
 	}
 }
 

@@ -168,6 +168,7 @@ func (a *Agent) ours() health.Ours {
 type engineSource struct {
 	host Host
 	boot []byte // of the engine that the last reading is of
+	ran  bool   // one was up before
 }
 
 // Read implements watch.Source. It never waits: the heartbeat is what the host sent last.
@@ -177,7 +178,7 @@ func (s *engineSource) Read(ctx context.Context) health.Reading {
 		// The process that was there has ended, also if its successor loads by now.
 		was := s.boot != nil
 		s.boot = nil
-		if was || s.host.PID() == 0 {
+		if was || s.ran && s.host.PID() == 0 {
 			return health.Reading{Outcome: health.Gone, Detail: err.Error()}
 		}
 		return health.Reading{Outcome: health.Refused, Alive: true, Detail: err.Error()}
@@ -186,7 +187,7 @@ func (s *engineSource) Read(ctx context.Context) health.Reading {
 	if err != nil {
 		return health.Reading{Outcome: health.Gone, Detail: err.Error()}
 	}
-	s.boot = d.Boot[:]
+	s.boot, s.ran = d.Boot[:], true
 	r := health.Reading{Alive: true, Steps: true, Incarnation: hex.EncodeToString(d.Boot[:])}
 	f, err := e.Observe(ctx)
 	if err != nil {

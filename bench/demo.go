@@ -133,8 +133,8 @@ func (d *demo) reference(ctx context.Context, body client.Body) (*reference, err
 
 // kill runs the request again and kills its primary. It is true when the kill came too late to show anything.
 func (d *demo) kill(ctx context.Context, ref *reference, try int) (DemoResult, bool, error) {
-	d.say("\nThe same request again, protection %s. The %s that serves it gets kill -9 in mid-stream. What the client receives:\n",
-		d.cfg.Protection, describeTarget(d.cfg.Target))
+	d.say("\nThe same request again, protection %s. The %s that serves it gets %s in mid-stream. What the client receives:\n",
+		d.cfg.Protection, describeTarget(d.cfg.Target), describeShot(d.cfg.Target))
 	d.say("> %s\n", ref.prompt.body.Messages[1].Content)
 	draw := func(ref *reference) Draw { return drawKill(d.cfg.Seed, 0, 0, try, ref.tokens(), ref.step) }
 	seen, err := d.disturb(ctx, []*reference{ref}, killing{target: d.cfg.Target, draw: draw, onChunk: func(c client.Chunk) { fmt.Fprint(d.out, c.Text) }})
@@ -157,6 +157,9 @@ func (d *demo) kill(ctx context.Context, ref *reference, try int) (DemoResult, b
 		d.say("  note         %s", n)
 	}
 	if seen.fired {
+		if d.cfg.Target == cluster.TargetHang {
+			d.say("  let go on    the engine of node %s, after the takeover: %d late run ended, %d of its tokens were published", seen.node, seen.lateRuns, afterFence(o.session))
+		}
 		d.say("  restarted    %s, everything ready again after %.2f s", partOf(d.cfg.Target, seen.node), seen.recovery.Seconds())
 	}
 	return result, false, nil
@@ -164,13 +167,21 @@ func (d *demo) kill(ctx context.Context, ref *reference, try int) (DemoResult, b
 
 func describeTarget(t cluster.Target) string {
 	switch t {
-	case cluster.TargetEngine:
+	case cluster.TargetEngine, cluster.TargetHang:
 		return "engine process"
 	case cluster.TargetAgent:
 		return "agent process"
 	default:
 		return "node (agent and engine together)"
 	}
+}
+
+// describeShot names what happens to it.
+func describeShot(t cluster.Target) string {
+	if t == cluster.TargetHang {
+		return "SIGSTOP"
+	}
+	return "kill -9"
 }
 
 // partOf names what was killed.
@@ -191,7 +202,7 @@ func (d *demo) explainSeam(seen examined) {
 	before, after := splitAt(s.transcript.Chunks, seam.Index)
 	d.say("\nThe seam, by the router's admin API (the stream itself carries no mark):\n")
 	d.say("%s%s ⟦ %s ends · %s goes on ⟧ %s%s\n", tail(before, 160), mark, seam.From, seam.To, unmark, head(after, 160))
-	d.say("  killed       %s, SIGKILL, when the client had token %d of %d", partOf(d.cfg.Target, seen.node), seen.index, s.ref.tokens())
+	d.say("  killed       %s, %s, when the client had token %d of %d", partOf(d.cfg.Target, seen.node), describeShot(d.cfg.Target), seen.index, s.ref.tokens())
 	d.say("  detected     after %.1f ms (%s); from there on nothing of the old epoch can reach the client", milliseconds(o.pause.Detect), seam.Cause)
 	d.say("  restored     %d token rows, %.2f MB of KV state, on node %s", seam.RestoredRows, float64(seam.RestoredBytes)/1e6, seam.To)
 	if r := seen.takeover; r != nil {

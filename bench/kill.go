@@ -45,6 +45,8 @@ type killed struct {
 	shot  *cluster.Shot
 	// second is the kill of the standby; nil when there was none.
 	second *secondKill
+	// lateRuns is how many runs ended on a hung engine after it was let go on.
+	lateRuns int
 }
 
 // shots are the kills that happened.
@@ -97,6 +99,9 @@ func killGroup(ctx context.Context, how killing, group []*reference) (*killed, e
 	victim, err := k.strike(ctx, how, shots)
 	if err == nil && victim != nil && how.second != nil {
 		err = k.strikeAgain(ctx, how, victim, seconds)
+	}
+	if err == nil && victim != nil && how.target == cluster.TargetHang {
+		err = k.thaw(ctx, how)
 	}
 	if err != nil {
 		cancel()
@@ -197,6 +202,43 @@ func (k *killed) strike(ctx context.Context, how killing, shots map[string]*clus
 	}
 	k.fired, k.at, k.node, k.index, k.shot = true, at, victim.primary, reached, shot
 	return victim, nil
+}
+
+// thaw lets a hung engine go on once every stream that it served goes on elsewhere, or has ended.
+func (k *killed) thaw(ctx context.Context, how killing) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for _, s := range k.streams {
+		for moved := s.primary != k.node; !moved; {
+			record, err := how.cluster.Router().Session(ctx, s.session)
+			if err != nil {
+				return fmt.Errorf("watch session %s: %w", s.session, err)
+			}
+			seam, retried := stateOf(record, k.node)
+			if moved = record.Ended() || retried || seam != nil && seam.ResumedAt != ""; moved {
+				continue
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+	}
+	var err error
+	k.lateRuns, err = how.cluster.Thaw(ctx, k.shot)
+	return err
+}
+
+// afterFence is how many tokens of an attempt the gate let through after the next one had begun.
+func afterFence(s *cluster.Session) int {
+	n := 0
+	for i, a := range s.Attempts[:max(len(s.Attempts)-1, 0)] {
+		if next := s.Attempts[i+1]; next.Kind != cluster.AttemptRetry {
+			n += max(a.FromIndex+a.Accepted-next.FromIndex, 0)
+		}
+	}
+	return n
 }
 
 // even reports whether each node is primary of the same number of streams; a single stream always is.

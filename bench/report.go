@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/seguekv/segue/bench/client"
+	"github.com/seguekv/segue/bench/cluster"
 )
 
 // Report is the result of a kill campaign; its JSON form is a public format.
@@ -22,17 +23,23 @@ type Report struct {
 	Errors    int `json:"errors"`
 	Wrong     int `json:"wrong"`
 	// Redrawn counts kills that came after the primary had finished; they are not runs.
-	Redrawn      int            `json:"redrawn"`
-	Takeover     TakeoverReport `json:"takeover"`
-	PromptTokens Spread         `json:"prompt_tokens"`
-	OutputTokens Least          `json:"output_tokens"`
-	KillIndex    Range          `json:"kill_index"`
-	PauseMS      Times          `json:"pause_ms"`
-	GapMS        Times          `json:"gap_ms"`
-	DetectMS     Times          `json:"detect_ms"`
-	Protection   string         `json:"protection"`
-	Kill         string         `json:"kill"`
-	Sampling     string         `json:"sampling"`
+	Redrawn  int            `json:"redrawn"`
+	Takeover TakeoverReport `json:"takeover"`
+	// PublishedAfterFence counts tokens of fenced attempts that reached a client after the fence. LateRunsEnded counts
+	// runs of hung engines that ended after they were let go on; without a hang it is 0.
+	PublishedAfterFence int `json:"published_after_fence"`
+	LateRunsEnded       int `json:"late_runs_ended"`
+	// hung counts the streams whose engine was hung.
+	hung         int
+	PromptTokens Spread `json:"prompt_tokens"`
+	OutputTokens Least  `json:"output_tokens"`
+	KillIndex    Range  `json:"kill_index"`
+	PauseMS      Times  `json:"pause_ms"`
+	GapMS        Times  `json:"gap_ms"`
+	DetectMS     Times  `json:"detect_ms"`
+	Protection   string `json:"protection"`
+	Kill         string `json:"kill"`
+	Sampling     string `json:"sampling"`
 }
 
 // TakeoverReport sums the counters of the standbys' engines around the takeovers.
@@ -70,6 +77,8 @@ type tally struct {
 	groups                                                               int // one kill each
 	runs, continued, identical, retried, refused, errors, wrong, redrawn int
 
+	published, lateRuns, hung int
+
 	takeover              TakeoverReport
 	indexes               []int
 	pauses, gaps, detects []float64
@@ -80,8 +89,15 @@ func (t *tally) add(e examined) {
 	if e.fired {
 		t.indexes = append(t.indexes, e.index)
 	}
+	if e.killed != nil {
+		t.lateRuns += e.lateRuns
+	}
 	for _, o := range e.outcomes {
 		t.runs++
+		t.published += afterFence(o.session)
+		if o.hit {
+			t.hung++
+		}
 		switch o.verdict.Outcome {
 		case client.Identical:
 			t.identical++
@@ -127,7 +143,7 @@ func (t *tally) report(cfg CampaignConfig, refs []*reference) *Report {
 	return &Report{
 		Runs: t.runs, Continued: t.continued, Identical: t.identical, Retried: t.retried,
 		Refused: t.refused, Errors: t.errors, Wrong: t.wrong, Redrawn: t.redrawn,
-		Takeover:     t.takeover,
+		Takeover: t.takeover, PublishedAfterFence: t.published, LateRunsEnded: t.lateRuns, hung: t.hung,
 		PromptTokens: Spread{Min: prompts[0], P50: prompts[len(prompts)/2], Max: prompts[len(prompts)-1]},
 		OutputTokens: Least{Min: slices.Min(outputs)},
 		KillIndex:    Range{Min: slices.Min(indexes), Max: slices.Max(indexes)},
@@ -160,6 +176,12 @@ func (r *Report) Failure() error {
 	}
 	if r.Protection == client.ProtectionAsync && 2*r.Identical < r.Runs {
 		add("only %d of %d runs were identical, fewer than half", r.Identical, r.Runs)
+	}
+	if r.PublishedAfterFence > 0 {
+		add("%d tokens of fenced attempts were published", r.PublishedAfterFence)
+	}
+	if r.Kill == string(cluster.TargetHang) && r.LateRunsEnded < r.hung {
+		add("only %d of %d hung runs ended after their engine went on", r.LateRunsEnded, r.hung)
 	}
 	if r.Takeover.PrefillTokens != 0 || r.Takeover.ReplayedDecodeSteps != 0 {
 		add("takeovers recomputed %d prompt tokens and %d decode steps", r.Takeover.PrefillTokens, r.Takeover.ReplayedDecodeSteps)

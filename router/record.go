@@ -61,12 +61,14 @@ type Watermarks struct {
 	Committed int `json:"committed"`
 }
 
-// AttemptInfo is one attempt. FromIndex is the first output index it was asked for.
+// AttemptInfo is one attempt. FromIndex is the first output index it was asked for, Accepted how many tokens of it the
+// gate has let through.
 type AttemptInfo struct {
 	Node      string `json:"node"`
 	Epoch     uint64 `json:"epoch"`
 	Kind      string `json:"kind"`
 	FromIndex int    `json:"from_index"`
+	Accepted  int    `json:"accepted"`
 	Cause     Cause  `json:"cause"`
 	Detail    string `json:"detail,omitempty"`
 	StartedAt string `json:"started_at"`

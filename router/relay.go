@@ -269,7 +269,10 @@ func (s *session) accept(a *attempt, tokens, size int) *ending {
 	}
 	a.claim.Progress(tokens)
 	n := s.gate.Len()
-	s.rec.update(func(i *SessionInfo) { i.AcceptedTokens, i.TextEnd, i.Phase = n, s.relayed.bytes, phaseDecode })
+	s.rec.update(func(i *SessionInfo) {
+		i.AcceptedTokens, i.TextEnd, i.Phase = n, s.relayed.bytes, phaseDecode
+		i.Attempts[a.info].Accepted += tokens
+	})
 	return nil
 }
 

@@ -154,6 +154,7 @@ func (s *session) onToken(a *attempt, t *seguev1.Token) *ending {
 	s.delivery.accept(int(t.GetRawEnd()))
 	s.rec.update(func(i *SessionInfo) {
 		i.AcceptedTokens, i.TextEnd, i.Phase = before+1, int(t.GetTextEnd()), phaseDecode
+		i.Attempts[a.info].Accepted++
 	})
 	s.mended(a, now)
 	s.lastToken = now

@@ -74,7 +74,9 @@ type Attempt struct {
 	Epoch     uint64 `json:"epoch"`
 	Kind      string `json:"kind"`
 	FromIndex int    `json:"from_index"`
-	Cause     string `json:"cause"`
+	// Accepted is how many tokens of it the gate has let through.
+	Accepted int    `json:"accepted"`
+	Cause    string `json:"cause"`
 }
 
 // Seam is the place where a standby continued a session.
@@ -87,6 +89,8 @@ type Seam struct {
 	To        string    `json:"to"`
 	Cause     string    `json:"cause"`
 	FencedAt  time.Time `json:"fenced_at"`
+	// ResumedAt is a time stamp, empty until the standby has yielded its first token.
+	ResumedAt string `json:"resumed_at"`
 	// RestoredRows and RestoredBytes are what the standby loaded into its engine.
 	RestoredRows  int64 `json:"restored_rows"`
 	RestoredBytes int64 `json:"restored_bytes"`

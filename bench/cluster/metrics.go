@@ -17,6 +17,9 @@ const (
 	MetricDecodeSteps         = "segue_engine_decode_steps_total"
 	MetricReplayedDecodeSteps = "segue_engine_replayed_decode_steps_total"
 	MetricRestoredBytes       = "segue_engine_restored_bytes_total"
+	metricRunning             = "segue_engine_running"
+	metricContextsUsed        = "segue_agent_contexts_used"
+	metricRuns                = "segue_agent_runs_total"
 )
 
 // Counters are samples of a Prometheus text page, summed over label sets.

@@ -23,15 +23,17 @@ const (
 	TargetEngine Target = "engine"
 	// TargetAgent is the agent alone; its engine host ends by itself.
 	TargetAgent Target = "agent"
+	// TargetHang stops the engine host where it is, with SIGSTOP; Shot.Thaw lets it go on.
+	TargetHang Target = "hang"
 )
 
 // ParseTarget reads the spelling of the command line.
 func ParseTarget(s string) (Target, error) {
 	switch t := Target(s); t {
-	case TargetNode, TargetEngine, TargetAgent:
+	case TargetNode, TargetEngine, TargetAgent, TargetHang:
 		return t, nil
 	}
-	return "", fmt.Errorf("unknown kill target %q: use node, engine or agent", s)
+	return "", fmt.Errorf("unknown kill target %q: use node, engine, agent or hang", s)
 }
 
 // node is one agent and what is needed to start it again. Only the goroutine of Run's body uses it.
@@ -64,6 +66,8 @@ func (s *Shot) Fire() (time.Time, error) {
 		err = s.proc.killLeader()
 	case TargetEngine:
 		err = ignoreGone(syscall.Kill(s.enginePID, syscall.SIGKILL))
+	case TargetHang:
+		err = syscall.Kill(s.enginePID, syscall.SIGSTOP)
 	}
 	if err != nil {
 		return at, fmt.Errorf("kill %s of node %s: %w", s.Target, s.Node, err)
@@ -81,7 +85,7 @@ func (c *Cluster) Aim(ctx context.Context, id string, target Target) (*Shot, err
 	if err != nil {
 		return nil, fmt.Errorf("aim at node %s: %w", id, err)
 	}
-	if target == TargetEngine && info.EnginePID <= 0 {
+	if (target == TargetEngine || target == TargetHang) && info.EnginePID <= 0 {
 		return nil, fmt.Errorf("aim at node %s: its agent reports no engine process", id)
 	}
 	return &Shot{Node: id, Target: target, proc: n.proc, enginePID: info.EnginePID, engineBoot: info.EngineBootID}, nil
@@ -107,7 +111,10 @@ func (c *Cluster) restore(ctx context.Context, s *Shot) error {
 	if err != nil {
 		return err
 	}
-	if s.Target == TargetEngine {
+	switch s.Target {
+	case TargetHang:
+		_, err = c.Thaw(ctx, s)
+	case TargetEngine:
 		err = c.poll(ctx, fmt.Sprintf("node %s to restart its engine", n.id), func(ctx context.Context) error {
 			if !n.proc.running() {
 				return permanent(n.proc.exitError())
@@ -118,7 +125,7 @@ func (c *Cluster) restore(ctx context.Context, s *Shot) error {
 			}
 			return err
 		})
-	} else {
+	default:
 		s.proc.release()
 		err = c.startNode(ctx, n)
 	}

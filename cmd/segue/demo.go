@@ -44,7 +44,8 @@ Exit codes: 0 identical (async: never wrong, mostly identical), 1 not so or not 
   segue demo --keep                 # afterwards the cluster keeps running for your own requests
   segue demo --engine sim           # without a model
   segue demo --json - --prompts 8 --kills-per-prompt 5 --kill node --sampling seeded
-  segue demo --json - --prompts 8 --kills-per-prompt 2 --streams 4 --kill engine --seed 42`,
+  segue demo --json - --prompts 8 --kills-per-prompt 2 --streams 4 --kill engine --seed 42
+  segue demo --json - --kill hang`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
@@ -53,7 +54,7 @@ Exit codes: 0 identical (async: never wrong, mostly identical), 1 not so or not 
 	flags.IntVar(&f.prompts, "prompts", 4, "campaign: number of different prompts")
 	flags.IntVar(&f.kills, "kills-per-prompt", 2, "campaign: kills per prompt")
 	flags.IntVar(&f.streams, "streams", 1, "campaign: streams at the same time, spread evenly over the nodes, one kill among them")
-	flags.StringVar(&f.kill, "kill", string(cluster.TargetNode), "what gets SIGKILL: node (agent and engine), engine or agent")
+	flags.StringVar(&f.kill, "kill", string(cluster.TargetNode), "what gets SIGKILL: node (agent and engine), engine or agent; hang: the engine gets SIGSTOP, and SIGCONT after the takeover")
 	flags.StringVar(&f.sampling, "sampling", bench.SamplingSeeded, "greedy or seeded")
 	flags.StringVar(&f.prot, "protection", "sync", "sync or async")
 	flags.Uint64Var(&f.seed, "seed", 0, "seed of prompts and kill moments (0 = a new one for a campaign; it is printed)")
