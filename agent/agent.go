@@ -57,11 +57,11 @@ type Agent struct {
 	devices  *devices // nil: no GPU is read
 	reports  Devices
 	// taken counts what the sinks of all runs have taken: prompt chunks and tokens.
-	taken atomic.Uint64
-	gather   prometheus.Gatherer
-	clock    *fence.Clock
-	peers    *certs.Bundle // nil: plaintext
-	stop     chan struct{} // closed when Run ends, for streams that have no other end
+	taken  atomic.Uint64
+	gather prometheus.Gatherer
+	clock  *fence.Clock
+	peers  *certs.Bundle // nil: plaintext
+	stop   chan struct{} // closed when Run ends, for streams that have no other end
 
 	mu       sync.Mutex
 	sessions map[snapshot.SessionID]*session
