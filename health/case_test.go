@@ -54,7 +54,7 @@ func TestCase_E4_SlotsNeverAnswer(t *testing.T) {
 	s := newScene(t)
 	s.busy()
 	s.next.Steps = false
-	s.read0()
+	s.advance()
 	s.next.Outcome = health.TimedOut
 	s.during(s.cfg.BlindFloor-s.cfg.ReadTimeout-s.cfg.Interval, nil, s.never(health.Hung, health.Dead, health.CutOff))
 	a, _ := s.until(health.Hung, 2*(s.cfg.ReadTimeout+s.cfg.Interval)+s.cfg.Interval)

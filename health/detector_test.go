@@ -16,19 +16,19 @@ func TestDetector_LimitAdapts(t *testing.T) {
 	s := newScene(t)
 	s.next.InFlight = 1
 	slow := 1500 * time.Millisecond
-	s.read0()
+	s.advance()
 	s.during(20*slow, func() {
 		if s.now.Sub(epoch)%slow < s.cfg.Interval {
 			s.steps++
 		}
 	}, s.never(health.Hung))
-	s.read0()
+	s.advance()
 	s.during(3*slow, nil, s.never(health.Hung))
 	s.until(health.Hung, 4*slow)
 	// Steps so slow that the limit is the ceiling, and no more.
 	s = newScene(t)
 	s.next.InFlight = 1
-	s.read0()
+	s.advance()
 	for range 10 {
 		s.during(25*time.Second, nil, nil)
 		s.steps++
@@ -106,7 +106,7 @@ func TestDetector_DeliveredTokensCount(t *testing.T) {
 		t.Fatalf("flagged %d times", flagged)
 	}
 	s.next.Ours.Delivered++
-	if a := s.read0(); a.CountersStuck {
+	if a := s.advance(); a.CountersStuck {
 		t.Fatal("flagged although a counter moved")
 	}
 	s.next.Ours.Delivered++
@@ -126,14 +126,14 @@ func TestDetector_ZombieIsDegraded(t *testing.T) {
 	s.busy()
 	s.next.Ours.InFlight = 1
 	s.during(s.cfg.Zombie-s.cfg.Interval, s.token, func(a health.Assessment) { want(t, a, health.Busy) })
-	s.read0()
+	s.advance()
 	s.during(time.Minute, func() {
 		if s.now.Sub(epoch)%time.Second < s.cfg.Interval {
 			s.token()
 		}
 	}, func(a health.Assessment) { want(t, a, health.Degraded, health.ReasonZombie) })
 	s.next.Ours.Delivered++
-	want(t, s.read0(), health.Busy)
+	want(t, s.advance(), health.Busy)
 }
 
 // A queue that is full for minutes: none of ours has a token yet, and the engine works.
@@ -174,12 +174,12 @@ func TestDetector_DemandShortensTheLimit(t *testing.T) {
 	s := newScene(t)
 	s.busy()
 	s.d.Demand(s.now.Add(s.cfg.Interval / 2))
-	want(t, s.read0(), health.Busy)
+	want(t, s.advance(), health.Busy)
 	a, _ := s.until(health.Hung, s.cfg.Demand+2*s.cfg.Interval)
 	if a.Limit != s.cfg.Demand {
 		t.Fatalf("limit %v", a.Limit)
 	}
-	s.read0()
+	s.advance()
 	if a = s.read(); a.Limit < s.cfg.Floor {
 		t.Fatalf("limit %v after progress", a.Limit)
 	}

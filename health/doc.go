@@ -17,5 +17,7 @@
 // INVARIANT: Unknown follows from the absence of facts only, and changes nothing for whoever acts.
 // INVARIANT: a probe is asked for only while nothing is known to be in flight, and at most one is outstanding.
 // INVARIANT: counters of two engine processes are never compared.
+// INVARIANT: what didn't move while the reader itself stood still loses nothing.
+// INVARIANT: an engine that hung stays so until it shows life: it moves, or a probe passes.
 // INVARIANT: one pause is never enough for Hung: it takes Config.Pauses of them and the limit of silence.
 package health

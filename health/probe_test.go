@@ -80,7 +80,7 @@ func TestProbe_OneFailureIsNotEnough(t *testing.T) {
 		last = next
 	}
 	s.next.InFlight = 1
-	want(t, s.read0(), health.Busy)
+	want(t, s.advance(), health.Busy)
 	s.next.InFlight = 0
 	s.next.Probe = health.ProbeFailed
 	want(t, s.read(), health.Idle)

@@ -50,7 +50,7 @@ func TestR11_hung(t *testing.T) {
 	if s.probes != 0 {
 		t.Fatalf("%d probes with something in flight", s.probes)
 	}
-	want(t, s.read0(), health.Busy)
+	want(t, s.advance(), health.Busy)
 }
 
 // One pause proves nothing, even if it is longer than the limit of silence; nor does one after a void read.
@@ -112,11 +112,11 @@ func TestDetector_CountersOfTwoProcesses(t *testing.T) {
 	}
 	// And without a name: an answer after a refusal.
 	s.next.Incarnation = ""
-	s.read0()
+	s.advance()
 	s.next.Outcome = health.Refused
 	want(t, s.read(), health.Dead, health.ReasonRefused)
 	s.next.Outcome = health.Answered
-	if a := s.read0(); !a.NewEngine || a.Verdict != health.Unknown {
+	if a := s.advance(); !a.NewEngine || a.Verdict != health.Unknown {
 		t.Fatalf("new engine %t, %v %v", a.NewEngine, a.Verdict, a.Reasons)
 	}
 	// With the name of the old process it is the old one.

@@ -126,11 +126,11 @@ func (s *scene) busy() {
 	s.t.Helper()
 	s.next.InFlight = 1
 	s.during(time.Second, s.token, nil)
-	want(s.t, s.read0(), health.Busy)
+	want(s.t, s.advance(), health.Busy)
 }
 
-// read0 reads once more with a token.
-func (s *scene) read0() health.Assessment { s.token(); return s.read() }
+// advance reads once more, with a token.
+func (s *scene) advance() health.Assessment { s.token(); return s.read() }
 
 func want(t tester, a health.Assessment, v health.Verdict, reasons ...health.Reason) {
 	t.Helper()

@@ -99,7 +99,7 @@ func (g *Gateway) Crash() bool {
 	}
 	l.alive.Store(false)
 	g.world.Net.Crash(RouterHost)
-	g.Disk.crash()
+	g.Disk.Crash()
 	l.cancel()
 	l.admin.CloseIdleConnections()
 	return true

@@ -5,6 +5,7 @@ package sim
 
 import (
 	"github.com/seguekv/segue/fence"
+	"github.com/seguekv/segue/router/journal"
 	"github.com/seguekv/segue/snapshot"
 )
 
@@ -12,7 +13,8 @@ import (
 type Point string
 
 // Points, in the order in which a session without faults passes them. Those of an engine are passed on the engine's
-// goroutine, which waits; those of the gate on the router's session goroutine; those of the client on the client's.
+// goroutine, which waits; those of the gate on the router's session goroutine; those of the client on the client's; those of
+// the disk on the goroutine of the journal, or of who starts the router.
 const (
 	// PointRun: an engine is about to run a fresh job.
 	PointRun Point = "run"
@@ -40,6 +42,12 @@ const (
 	PointResume Point = "resume"
 	// PointReplayed: restored token Index is about to be emitted again.
 	PointReplayed Point = "replayed"
+	// PointCommit: the router's journal is about to commit Ops.
+	PointCommit Point = "commit"
+	// PointDurable: Ops are on the disk, and the journal hasn't heard of it.
+	PointDurable Point = "durable"
+	// PointActing: a tool runner was granted an action and does it; its result isn't stored.
+	PointActing Point = "acting"
 )
 
 // Moment is one passing of a Point.
@@ -54,4 +62,6 @@ type Moment struct {
 	Index   int
 	// Op is the gate's call, for the gate's points.
 	Op fence.Op
+	// Ops are a commit's records, for the disk's points; they are the journal's.
+	Ops []journal.Op
 }

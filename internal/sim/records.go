@@ -6,6 +6,7 @@ package sim
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/seguekv/segue/router/journal"
@@ -44,7 +45,7 @@ func (o *Outcome) journals(w *World) {
 			}
 		}
 	}
-	c.audit(ctx)
+	c.Audit(ctx)
 	o.Problems = append(o.Problems, w.Tools.Problems()...)
 	o.Actions = w.Tools.Done()
 	w.Tools.mu.Lock()
@@ -93,14 +94,23 @@ func (o *Outcome) disturbed() (crashed, failed bool) {
 
 // record judges what the journal says of an exchange.
 func (o *Outcome) record(x *Exchange, say func(string, ...any)) {
-	a, r := x.Answer, x.Record
 	crashed, failed := o.disturbed()
+	for _, why := range JudgeRecord(x.Answer, x.Record, crashed, failed) {
+		say("%s", why)
+	}
+}
+
+// JudgeRecord says what is untrue in the journal's record of an answer that has ended; r is nil when there is none. crashed
+// and failed tell what the router and its disk met until the record was read.
+func JudgeRecord(a *Answer, r *journal.Request, crashed, failed bool) []string {
+	var why []string
+	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 	lenient := crashed && failed
 	if r == nil {
 		if !lenient && (a.content() || !crashed) {
 			say("the journal knows nothing of it; %d ids were read", len(a.IDs))
 		}
-		return
+		return why
 	}
 	if !r.Ended() {
 		say("the journal says that it is in phase %s", r.Phase)
@@ -122,7 +132,7 @@ func (o *Outcome) record(x *Exchange, say func(string, ...any)) {
 		last = t.Epoch
 	}
 	if crashed {
-		return
+		return why
 	}
 	switch {
 	case a.Whole() && (r.Phase != journal.PhaseDone || r.Delivered != len(a.IDs)):
@@ -132,6 +142,7 @@ func (o *Outcome) record(x *Exchange, say func(string, ...any)) {
 	case a.Err != nil && a.Err.Delivered != nil && *a.Err.Delivered != r.Delivered:
 		say("failed after %d tokens, and the journal says %d", *a.Err.Delivered, r.Delivered)
 	}
+	return why
 }
 
 // key judges what came of a key that had been used in exchanges before number i.

@@ -82,7 +82,7 @@ func (t *Tools) granted(action string, boot int) string {
 	if d.done++; d.done > 1 {
 		t.problem("action %s is done %d times", action, d.done)
 	}
-	return fmt.Sprintf(`"result %d of %s"`, d.done, action)
+	return Result(d.done, action)
 }
 
 // stored notes a result that the router has taken in.
@@ -145,6 +145,7 @@ func (c *Client) Act(ctx context.Context, action string) {
 		case status == http.StatusCreated && got.Granted:
 			result := t.granted(action, boot)
 			c.world.Trace.Addf("tool    %s of %s", action, c.Host)
+			c.world.at(Moment{Point: PointActing})
 			time.Sleep(actionTime) // virtual
 			c.store(ctx, action, result)
 			return
@@ -210,8 +211,18 @@ func (c *Client) action(ctx context.Context, method, name string, result json.Ra
 	return resp.StatusCode, got
 }
 
-// audit claims every action again: what was granted stays granted, and a result stays.
-func (c *Client) audit(ctx context.Context) {
+// Look is the state of an action in the ledger, and its result, as JSON. Both are empty when nobody has claimed it, or the
+// router doesn't say.
+func (c *Client) Look(ctx context.Context, action string) (state, result string) {
+	_, got := c.action(ctx, http.MethodGet, action, nil)
+	return got.State, string(got.Result)
+}
+
+// Result is what the nth doing of an action comes to.
+func Result(n int, action string) string { return fmt.Sprintf(`"result %d of %s"`, n, action) }
+
+// Audit claims every action again: what was granted stays granted, and a result stays. What doesn't is a problem.
+func (c *Client) Audit(ctx context.Context) {
 	t := c.world.Tools
 	for _, name := range t.names() {
 		status := 0

@@ -41,7 +41,7 @@ type World struct {
 // error.
 func NewWorld(c Config) (*World, error) {
 	w := &World{Net: faultnet.New(c.Seed), Trace: newTrace(c.Verbose), Gates: newGates(), Tools: newTools(), cfg: c}
-	w.Router = &Gateway{Clock: newClock(), Disk: newDisk(), world: w, rand: &randomBytes{from: rand.NewPCG(c.Seed, 1)}}
+	w.Router = &Gateway{Clock: newClock(), Disk: newDisk(w.at), world: w, rand: &randomBytes{from: rand.NewPCG(c.Seed, 1)}}
 	w.AddHost(RouterHost)
 	for i := range c.Nodes {
 		n := &Node{ID: nodeName(i), Clock: newClock(), world: w}
