@@ -27,6 +27,8 @@ const (
 	// routerSettling is how many deltas at the beginning of such a stream are left out: they pay for its set-up.
 	routerSettling = 10
 	routerLongest  = 10 * time.Minute
+	// routerMostSlow is how many ended sessions a router lists.
+	routerMostSlow = 1024
 )
 
 // RouterConfig says what the router bench measures.
@@ -42,6 +44,11 @@ type RouterConfig struct {
 	Rate int
 	// Rounds of one stream straight from the upstream and one through the router.
 	Rounds int
+	// IdleStreams are open at once for IdleFor, each with a delta per second; 0 leaves them out.
+	IdleStreams int
+	IdleFor     time.Duration
+	// SlowClients read nothing of streams whose upstream never rests; 0 leaves them out.
+	SlowClients int
 	// Binary is the segue program, Dir an existing directory for journals and logs.
 	Binary, Dir string
 	Logf        func(format string, args ...any)
@@ -62,6 +69,15 @@ func (c RouterConfig) Validate() error {
 	}
 	if c.Rounds < 1 || c.Rounds > 1000 {
 		add("--rounds must be 1 to 1000, not %d", c.Rounds)
+	}
+	if c.IdleStreams < 0 || c.IdleStreams > 4096 {
+		add("--idle-streams must be 0 to 4096, not %d", c.IdleStreams)
+	}
+	if c.IdleStreams > 0 && (c.IdleFor < time.Second || c.IdleFor > routerLongest) {
+		add("--idle-for must be 1s to %v, not %v", routerLongest, c.IdleFor)
+	}
+	if c.SlowClients < 0 || c.SlowClients > routerMostSlow {
+		add("--slow-clients must be 0 to %d, not %d", routerMostSlow, c.SlowClients)
 	}
 	if len(c.Kinds) == 0 {
 		add("--kinds needs at least one of %s and %s", RouterAgent, RouterOpenAI)
@@ -107,6 +123,9 @@ type RouterCost struct {
 	AllocsPerDelta *float64      `json:"allocs_per_delta"`
 	Latency        RouterLatency `json:"latency"`
 	Load           RouterLoad    `json:"load"`
+	// Streams and Slow are nil where they are left out.
+	Streams *RouterStreams `json:"streams,omitempty"`
+	Slow    *RouterSlow    `json:"slow,omitempty"`
 }
 
 // RouterLatency is from emission by the upstream to receipt by the client, in milliseconds.
@@ -179,7 +198,7 @@ func routerCost(ctx context.Context, cfg RouterConfig, kind string) (*RouterCost
 	b := &routerBench{cfg: cfg, kind: kind}
 	var err error
 	if kind == RouterAgent {
-		b.source, err = newRouterAgent(cfg.Streams)
+		b.source, err = newRouterAgent(max(cfg.Streams, cfg.IdleStreams, cfg.SlowClients))
 	} else {
 		b.source, err = newRouterOpenAI()
 	}
@@ -187,28 +206,51 @@ func routerCost(ctx context.Context, cfg RouterConfig, kind string) (*RouterCost
 		return nil, fmt.Errorf("start upstream: %w", err)
 	}
 	defer b.source.close()
-	args := append([]string{
+	cost := &RouterCost{}
+	parts := []struct {
+		name    string
+		measure func(context.Context, *RouterCost) error
+		flags   []string
+		wanted  bool
+	}{
+		{"deltas", func(ctx context.Context, cost *RouterCost) error {
+			if err := b.latency(ctx, cost); err != nil {
+				return fmt.Errorf("latency: %w", err)
+			}
+			return b.load(ctx, cost)
+		}, nil, true},
+		{"streams", b.streams, nil, cfg.IdleStreams > 0},
+		{"slow", b.slow, []string{"--set", "router.client_stall=" + routerStall.String()}, cfg.SlowClients > 0},
+	}
+	for _, p := range parts {
+		if !p.wanted {
+			continue
+		}
+		if err := b.with(ctx, p.name, p.flags, func() error { return p.measure(ctx, cost) }); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return cost, nil
+}
+
+// with runs f before a router process of its own.
+func (b *routerBench) with(ctx context.Context, name string, flags []string, f func() error) error {
+	args := slices.Concat([]string{
 		"router", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--protection", "off",
-		"--journal", filepath.Join(cfg.Dir, kind+".journal"),
+		"--journal", filepath.Join(b.cfg.Dir, b.kind+"-"+name+".journal"),
 		// A machine that is too busy for the upstream's part makes no failed streams.
 		"--set", "router.stall_timeout=30s", "--set", "router.lease.ttl=60s",
-	}, b.source.flags()...)
-	if b.router, err = startRouter(cfg.Binary, filepath.Join(cfg.Dir, "router-"+kind+".log"), args); err != nil {
-		return nil, err
+	}, b.source.flags(), flags)
+	var err error
+	if b.router, err = startRouter(b.cfg.Binary, filepath.Join(b.cfg.Dir, "router-"+b.kind+"-"+name+".log"), args); err != nil {
+		return err
 	}
 	defer b.router.stop()
 	if err := b.router.awaitReady(ctx); err != nil {
-		return nil, err
+		return err
 	}
-	cfg.Logf("%s: router listens on %s, journal in a file, protection off", kind, b.router.listen)
-	cost := &RouterCost{}
-	if err := b.latency(ctx, cost); err != nil {
-		return nil, fmt.Errorf("latency: %w", err)
-	}
-	if err := b.load(ctx, cost); err != nil {
-		return nil, fmt.Errorf("load: %w", err)
-	}
-	return cost, nil
+	b.cfg.Logf("%s, %s: router listens on %s, journal in a file, protection off", b.kind, name, b.router.listen)
+	return f()
 }
 
 // routerText is the text of every delta; nothing else in an answer looks like it.

@@ -129,16 +129,20 @@ func (u *routerAgent) Pair(context.Context, *seguev1.PairRequest) (*seguev1.Pair
 // Generate plays the script.
 func (u *routerAgent) Generate(r *seguev1.GenerateRequest, stream grpc.ServerStreamingServer[seguev1.GenerateResponse]) error {
 	defer u.open(r)()
+	script, err := u.current()
+	if err != nil {
+		return err
+	}
 	const promptTokens = 16
 	if err := stream.Send(&seguev1.GenerateResponse{Event: &seguev1.Event{Event: &seguev1.Event_Prompt{Prompt: &seguev1.Prompt{
 		Tokens: promptTokens, Digest: make([]byte, 32),
 	}}}}); err != nil {
 		return err
 	}
-	token := &seguev1.Token{Id: 1, Text: []byte(routerText)}
+	token := &seguev1.Token{Id: 1, Text: []byte(script.text)}
 	message := &seguev1.GenerateResponse{Event: &seguev1.Event{Event: &seguev1.Event_Token{Token: token}}}
-	n, err := u.run(stream.Context(), func(i int) error {
-		token.Index, token.TextEnd = uint32(i), uint64((i+1)*len(routerText))
+	n, err := script.run(stream.Context(), func(i int) error {
+		token.Index, token.TextEnd = uint32(i), uint64((i+1)*len(script.text))
 		token.RawEnd = token.TextEnd
 		return stream.Send(message) // encoded before it returns
 	})

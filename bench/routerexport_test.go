@@ -12,6 +12,8 @@ import (
 var (
 	CountDeltas = countDeltas
 	StatTime    = statTime
+	// StatusMemory reads memory in MiB.
+	StatusMemory = statusMemory
 )
 
 // RouterSource is an upstream of the router bench, for tests that play its client.

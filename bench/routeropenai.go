@@ -23,12 +23,11 @@ type routerOpenAI struct {
 
 // The parts of its streams.
 const (
-	openaiHead    = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-	openaiChunk   = `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"` + routerModel + `","choices":[{"index":0,"delta":`
-	openaiRole    = openaiChunk + `{"role":"assistant","content":""},"finish_reason":null}]}` + "\n\n"
-	openaiContent = openaiChunk + `{"content":"` + routerText + `"},"finish_reason":null}]}` + "\n\n"
-	openaiFinish  = openaiChunk + `{},"finish_reason":"length"}]}` + "\n\n"
-	openaiDone    = "data: [DONE]\n\n"
+	openaiHead   = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+	openaiChunk  = `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"` + routerModel + `","choices":[{"index":0,"delta":`
+	openaiRole   = openaiChunk + `{"role":"assistant","content":""},"finish_reason":null}]}` + "\n\n"
+	openaiFinish = openaiChunk + `{},"finish_reason":"length"}]}` + "\n\n"
+	openaiDone   = "data: [DONE]\n\n"
 )
 
 func newRouterOpenAI() (*routerOpenAI, error) {
@@ -66,6 +65,11 @@ func (u *routerOpenAI) generate(w http.ResponseWriter, req *http.Request) {
 	if _, err := io.Copy(io.Discard, req.Body); err != nil {
 		return
 	}
+	script, err := u.current()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusConflict)
+		return
+	}
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -75,15 +79,20 @@ func (u *routerOpenAI) generate(w http.ResponseWriter, req *http.Request) {
 	if _, err := io.WriteString(conn, openaiHead+httpChunk(openaiRole)); err != nil {
 		return
 	}
-	event := []byte(httpChunk(openaiContent))
+	event := []byte(httpChunk(openaiContent(script.text)))
 	// The client of a broken stream notices that its end is missing.
-	if _, err = u.run(context.Background(), func(int) error { // a closed connection ends it
+	if _, err = script.run(context.Background(), func(int) error { // a closed connection ends it
 		_, err := conn.Write(event)
 		return err
 	}); err != nil {
 		return
 	}
 	_, _ = io.WriteString(conn, httpChunk(openaiFinish)+httpChunk(openaiDone)+"0\r\n\r\n")
+}
+
+// openaiContent is an event with text, which needs no escape in JSON.
+func openaiContent(text string) string {
+	return openaiChunk + `{"content":"` + text + `"},"finish_reason":null}]}` + "\n\n"
 }
 
 // httpChunk frames a piece of a body.

@@ -32,6 +32,7 @@ type routerProcess struct {
 	pid       int
 	log       string
 	listen    string
+	adminAddr string
 	admin     *cluster.Admin
 	announced chan map[string]string
 	exited    chan struct{}
@@ -70,7 +71,7 @@ func startRouter(binary, log string, args []string) (*routerProcess, error) {
 	defer limit.Stop()
 	select {
 	case a := <-p.announced:
-		p.listen, p.admin = a["listen"], cluster.NewAdmin(a["admin"])
+		p.listen, p.adminAddr, p.admin = a["listen"], a["admin"], cluster.NewAdmin(a["admin"])
 		return p, nil
 	case <-p.exited:
 		return nil, p.died()
@@ -120,6 +121,48 @@ func (p *routerProcess) cpu() (time.Duration, error) {
 		return 0, fmt.Errorf("read %s: %w", path, err)
 	}
 	return d, nil
+}
+
+// memory is the resident memory of the process in MiB, and the most it has been.
+func (p *routerProcess) memory() (now, peak float64, err error) {
+	path := filepath.Join("/proc", strconv.Itoa(p.pid), "status")
+	page, err := os.ReadFile(path)
+	if err != nil {
+		return 0, 0, fmt.Errorf("read the router's memory: %w", err)
+	}
+	now, peak, err = statusMemory(page)
+	if err != nil {
+		return 0, 0, fmt.Errorf("read %s: %w", path, err)
+	}
+	return now, peak, nil
+}
+
+// statusMemory reads VmRSS and VmHWM of a page of /proc/PID/status, in MiB.
+func statusMemory(page []byte) (now, peak float64, err error) {
+	const perMiB = 1024
+	found := 0
+	for line := range bytes.Lines(page) {
+		key, value, _ := bytes.Cut(line, []byte(":"))
+		to := &now
+		switch string(key) {
+		case "VmRSS":
+		case "VmHWM":
+			to = &peak
+		default:
+			continue
+		}
+		kib, ok := bytes.CutSuffix(bytes.TrimSpace(value), []byte(" kB"))
+		n, err := strconv.ParseUint(string(bytes.TrimSpace(kib)), 10, 40)
+		if !ok || err != nil {
+			return 0, 0, fmt.Errorf("%q is no size in kB", bytes.TrimSpace(line))
+		}
+		*to = float64(n) / perMiB
+		found++
+	}
+	if found != 2 {
+		return 0, 0, errors.New("it lacks VmRSS or VmHWM")
+	}
+	return now, peak, nil
 }
 
 // statTime reads utime and stime from a line of /proc/PID/stat.

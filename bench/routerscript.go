@@ -20,12 +20,15 @@ type routerScript struct {
 	count int
 	// streams that are expected; their beats are spread over the interval.
 	streams int
-	base    time.Time
+	// text of every delta.
+	text string
+	base time.Time
 	// at has the emission of each delta since base; nil keeps none. For scripts of one stream.
 	at []atomic.Int64
 
 	begun   atomic.Int64 // streams
 	emitted atomic.Int64 // deltas
+	ended   atomic.Int64 // streams, however they ended
 
 	once sync.Once
 	done chan struct{}
@@ -34,7 +37,7 @@ type routerScript struct {
 }
 
 func newRouterScript(rate, count, streams int) *routerScript {
-	s := &routerScript{count: count, streams: streams, base: time.Now(), done: make(chan struct{})}
+	s := &routerScript{count: count, streams: streams, text: routerText, base: time.Now(), done: make(chan struct{})}
 	beat := make(chan time.Time)
 	close(beat)
 	s.beat = beat
@@ -56,6 +59,7 @@ func (s *routerScript) run(ctx context.Context, emit func(index int) error) (int
 	if slot >= int64(s.streams) {
 		return 0, errors.New("more streams than requests: the router repeated one")
 	}
+	defer s.ended.Add(1)
 	next := time.Now().Add(s.interval * time.Duration(slot) / time.Duration(s.streams))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -96,10 +100,10 @@ type currentScript struct {
 
 func (c *currentScript) play(s *routerScript) { c.script.Store(s) }
 
-func (c *currentScript) run(ctx context.Context, emit func(index int) error) (int, error) {
-	s := c.script.Load()
-	if s == nil {
-		return 0, errors.New("no request is expected")
+// current is the script of a stream that begins.
+func (c *currentScript) current() (*routerScript, error) {
+	if s := c.script.Load(); s != nil {
+		return s, nil
 	}
-	return s.run(ctx, emit)
+	return nil, errors.New("no request is expected")
 }

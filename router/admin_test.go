@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -119,6 +120,7 @@ func TestRouter_Metrics(t *testing.T) {
 			w.agents[id].generate = w.agents[id].dies("", 0)
 		}
 		w.failure(w.post("/v1/chat/completions", chat(false, ""), "X-Segue-Protection", "off"))
+		synctest.Wait() // what is counted after the last byte of an answer is counted
 		for name, labels := range map[string][]string{
 			"segue_router_sessions_total": {"ok"}, "segue_router_takeovers_total": {"ok", "reset"}, "segue_router_retries_total": {"reset"},
 			"segue_router_takeover_pause_seconds": nil, "segue_router_detection_seconds": nil, "segue_router_first_text_seconds": nil,

@@ -28,6 +28,7 @@ const (
 	CauseMalformedFrame Cause = "malformed_frame"
 	CauseRouterShutdown Cause = "router_shutdown"
 	CauseClientGone     Cause = "client_gone"
+	CauseUnjournalled   Cause = "unjournalled"
 	CauseMigrate        Cause = "migrate"
 	CauseDrain          Cause = "drain"
 	CauseEvacuate       Cause = "evacuate"

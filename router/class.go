@@ -11,7 +11,7 @@ func (e ending) class() policy.Class {
 	switch e.cause {
 	case CauseClientGone:
 		return policy.ClientGone
-	case CauseRouterShutdown, CauseUnprotected:
+	case CauseRouterShutdown, CauseUnprotected, CauseUnjournalled:
 		return policy.Stopping
 	case CauseNoCapacity:
 		return policy.Overloaded

@@ -46,14 +46,18 @@ func openJournal(cfg Journal, deps Deps) (*journal.Journal, error) {
 }
 
 // reserve makes a crash of this process read as at least n delivered output tokens. A journal that fails doesn't hold up
-// the answer: it goes on, and the log and the journal's health say so.
-func (s *session) reserve(n int) {
+// the answer: it goes on, and the log and the journal's health say so. The exception is the first output of a request
+// with a key: after a crash that nothing is recorded of, the key would run again.
+func (s *session) reserve(n int) *ending {
 	if s.unjournalled && n < s.reserveAgain {
-		return
+		return nil
 	}
 	err := s.entry.Reserve(context.Background(), max(n, 1)) // bounded by the journal's patience
 	if err == nil {
-		return
+		return nil
+	}
+	if s.keyed && !s.gate.ContentWritten() {
+		return &ending{cause: CauseUnjournalled, detail: "the router can't remember the Idempotency-Key at the moment"}
 	}
 	// A journal that has failed is asked again with the next run of tokens, not with each.
 	s.reserveAgain = n + reserveAgainAfter
@@ -61,6 +65,7 @@ func (s *session) reserve(n int) {
 		s.unjournalled = true
 		s.log.Warn("the answer goes on without journal", "err", err)
 	}
+	return nil
 }
 
 // reserveAgainAfter is how many tokens go on without asking a journal that has failed.

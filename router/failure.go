@@ -133,7 +133,7 @@ func statusOf(end ending) (status int, code string) {
 		return http.StatusTooManyRequests, openai.CodeNoCapacity
 	case CauseUnprotected:
 		return http.StatusServiceUnavailable, openai.CodeUnprotected
-	case CauseConnect, CauseNotReady, CauseRouterShutdown:
+	case CauseConnect, CauseNotReady, CauseRouterShutdown, CauseUnjournalled:
 		return http.StatusServiceUnavailable, openai.CodeUnavailable
 	case CauseStall, CauseHung:
 		return http.StatusGatewayTimeout, openai.CodeUnavailable

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -84,14 +85,20 @@ func newAgent(id string) *agent {
 }
 
 func (a *agent) WatchHealth(_ *seguev1.WatchHealthRequest, s grpc.ServerStreamingServer[seguev1.WatchHealthResponse]) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	var last *seguev1.WatchHealthResponse
 	for {
 		select {
-		case v := <-a.verdicts:
-			if err := s.Send(v); err != nil {
-				return err
-			}
+		case last = <-a.verdicts:
+		case <-tick.C:
 		case <-s.Context().Done():
 			return s.Context().Err()
+		}
+		if last != nil {
+			if err := s.Send(last); err != nil {
+				return err
+			}
 		}
 	}
 }

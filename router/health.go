@@ -34,6 +34,8 @@ func (r *Router) judged(n *fleet.Node, h fleet.Health) {
 	r.metrics.verdicts.WithLabelValues(n.Kind().String(), h.Verdict.String()).Inc()
 	at := time.Now()
 	switch {
+	case n.Kind() == fleet.KindAgent && h.Verdict == health.CutOff:
+		// Every session notices by its own stream.
 	case h.Lost():
 		r.background.spawn(func(ctx context.Context) { r.abandon(ctx, n, at, h) })
 	case h.Leave():

@@ -21,9 +21,8 @@ func TestHealth_ALostEngineIsFencedAtOnce(t *testing.T) {
 		cause router.Cause
 		class string
 	}{
-		health.Dead:   {router.CauseDead, "dead"},
-		health.Hung:   {router.CauseHung, "uncertain"},
-		health.CutOff: {router.CauseCutOff, "uncertain"},
+		health.Dead: {router.CauseDead, "dead"},
+		health.Hung: {router.CauseHung, "uncertain"},
 	} {
 		t.Run(verdict.String(), func(t *testing.T) {
 			bubble(t, "a b", nil, func(t *testing.T, w *world) {

@@ -29,7 +29,7 @@ func (r *Router) begin(s *session, endpoint, key string, body []byte) (done bool
 		Payload: payload(endpoint, body), Started: s.arrived,
 	})
 	if err == nil {
-		s.entry = entry
+		s.entry, s.keyed = entry, key != ""
 		if key != "" && r.cfg.Journal.Replay {
 			s.client.tape = &tape{limit: r.cfg.Journal.MaxAnswer}
 		}

@@ -229,18 +229,19 @@ func (s *session) takeReply(a *attempt, m message) (ending, outcome) {
 		s.relayed.preamble = append(s.relayed.preamble, append([]byte(nil), step.Emit...))
 		return ending{}, goOn
 	}
-	write := s.out.relay
-	if step.Content {
-		if end := s.accept(a, step.Tokens, len(step.Emit)); end != nil {
-			return *end, ended
-		}
-		write = s.handRelay
+	if !step.Content {
+		return s.afterWrite(s.out.relay(step.Emit))
 	}
-	err = write(step.Emit)
-	if step.Content {
+	end := s.accept(a, step.Tokens, len(step.Emit))
+	if end == nil {
+		end = s.handRelay(step.Emit)
 		a.reply.progress = time.Now() // a client that was slow to take it isn't the upstream's silence
 	}
-	return s.afterWrite(err)
+	if end != nil {
+		return *end, ended
+	}
+	s.wrote()
+	return ending{}, goOn
 }
 
 // progressed notes that content came.
@@ -277,24 +278,23 @@ func (s *session) accept(a *attempt, tokens, size int) *ending {
 }
 
 // handRelay writes an event with content, after those that wait for it.
-func (s *session) handRelay(payload []byte) error {
+func (s *session) handRelay(payload []byte) *ending {
 	if s.delivery.handed == 0 {
 		s.r.metrics.observe(s.r.metrics.firstText, s.arrived, time.Now())
 	}
 	from := s.delivery.delivered
 	to := s.delivery.hand(s.relayed.bytes)
-	s.reserve(to)
+	if end := s.reserve(to); end != nil {
+		return end
+	}
 	// INVARIANT: the mark precedes the write; from here on no retry is possible.
 	s.gate.MarkContent()
-	for _, p := range s.relayed.preamble {
+	for _, p := range append(s.relayed.preamble, payload) {
 		if err := s.out.relay(p); err != nil {
-			return err
+			return &ending{cause: CauseClientGone, detail: "write: " + err.Error()}
 		}
 	}
 	s.relayed.preamble = nil
-	if err := s.out.relay(payload); err != nil {
-		return err
-	}
 	s.counted(from, to)
 	return nil
 }
@@ -325,7 +325,9 @@ func (s *session) finishReply(a *attempt, f upstream.Final) (ending, outcome) {
 		return *end, ended
 	}
 	from := s.delivery.delivered
-	s.reserve(s.gate.Len())
+	if end := s.reserve(s.gate.Len()); end != nil {
+		return *end, ended
+	}
 	s.gate.MarkContent()
 	for _, p := range append(s.relayed.preamble, f.Chunks...) {
 		if err := s.out.relay(p); err != nil {
@@ -357,7 +359,9 @@ func (s *session) takeWhole(a *attempt, body []byte) (ending, outcome) {
 		return *end, ended
 	}
 	n := s.gate.Len()
-	s.reserve(n)
+	if end := s.reserve(n); end != nil {
+		return *end, ended
+	}
 	s.recordEnd(a, finish, usage)
 	if err := s.out.relay(out); err != nil {
 		return ending{cause: CauseClientGone, detail: "write: " + err.Error()}, ended

@@ -52,6 +52,8 @@ type session struct {
 	// entry is the session's part of the journal; unjournalled: the journal has failed it.
 	entry        *journal.Entry
 	unjournalled bool
+	// keyed: the request has an idempotency key.
+	keyed        bool
 	reserveAgain int
 	log          *slog.Logger
 

@@ -125,7 +125,7 @@ func (s *session) fence(a *attempt, end ending) {
 	s.entry.EndAttempt(a.entry, string(end.cause), end.detail)
 	again := a.kind == kindTakeover && !a.answered && s.unansweredTakeover(a, end, now)
 	s.protected, s.unprotectedCause, s.pairing.pending, s.pairing.shunned = false, "", nil, ""
-	gone := end.cause == CauseClientGone || end.cause == CauseRouterShutdown
+	gone := end.cause == CauseClientGone || end.cause == CauseRouterShutdown || end.cause == CauseUnjournalled // nothing of the replica's
 	failed := !gone && !end.refused && !end.deterministic() && !end.planned
 	// What is known against the node is said before its context is given back, and goes to whoever waits.
 	if end.refused {

@@ -44,7 +44,7 @@ func continues(c int) func(*seguev1.TakeoverRequest, *events) error {
 func attempts(info router.SessionInfo) []router.AttemptInfo {
 	list := []router.AttemptInfo{}
 	for _, a := range info.Attempts {
-		a.StartedAt, a.EndedAt, a.Detail = "", "", ""
+		a.StartedAt, a.EndedAt, a.Detail, a.Accepted = "", "", "", 0
 		list = append(list, a)
 	}
 	return list

@@ -172,7 +172,9 @@ func (s *session) hand(text []byte, textEnd int) *ending {
 	from := s.delivery.delivered
 	to := s.delivery.hand(textEnd)
 	if s.out.streams() {
-		s.reserve(to)
+		if end := s.reserve(to); end != nil {
+			return end
+		}
 		// INVARIANT: the mark precedes the write; from here on no retry is possible.
 		s.gate.MarkContent()
 	}
@@ -218,7 +220,9 @@ func (s *session) onFinish(a *attempt, f *seguev1.Finish) *ending {
 	if !s.out.streams() {
 		sent = 0
 	}
-	s.reserve(n)
+	if end := s.reserve(n); end != nil {
+		return end
+	}
 	s.recordEnd(a, f.GetReason(), usage)
 	if err := s.out.finish(f.GetReason(), usage, openai.Tokens{IDs: s.gate.Tokens()[from:], First: from}); err != nil {
 		return &ending{cause: CauseClientGone, detail: "write: " + err.Error()}

@@ -40,6 +40,12 @@ deltas_per_cpu_s: --streams at once at --rate deltas per second each. After a wa
 allocs_per_delta: heap objects that the router's process made in that time, by its own metrics, divided by
 the deltas; null when its metrics don't tell.
 
+streams: --idle-streams open at once, each with a delta per second, before a router process of their own. Its resident memory
+some seconds after all of them are open and --idle-for later, its goroutines before, while and after, its CPU-seconds per second.
+
+slow: --slow-clients that send a request and read nothing, while the upstream sends as fast as it may, before a router
+process with client_stall 2s: the most memory it had, and how many of them it cut for that.
+
 A stream that fails or misses a delta fails the whole. Upstream and clients run on the same machine: figures mean little
 while anything else does.
 
@@ -53,8 +59,11 @@ Exit codes: 0 measured, 1 not possible, 2 usage, 130 interrupted.`,
 	flags.IntVar(&f.cfg.Streams, "streams", 64, "streams at once under load")
 	flags.IntVar(&f.cfg.Rate, "rate", 200, "deltas per second of each of them (0 = as fast as the router takes them)")
 	flags.IntVar(&f.cfg.Rounds, "rounds", 10, "streams of latency per way")
+	flags.IntVar(&f.cfg.IdleStreams, "idle-streams", 1000, "streams with a delta per second that are open at once (0 = leave this out)")
+	flags.DurationVar(&f.cfg.IdleFor, "idle-for", 30*time.Second, "how long they stay open once all of them are")
+	flags.IntVar(&f.cfg.SlowClients, "slow-clients", 200, "clients that read nothing (0 = leave this out)")
 	flags.StringSliceVar(&f.cfg.Kinds, "kinds", []string{bench.RouterAgent, bench.RouterOpenAI}, "kinds of upstream, measured one after the other")
-	flags.BoolVar(&f.quick, "quick", false, "a few seconds that show that it works, instead of --seconds, --rounds and --rate")
+	flags.BoolVar(&f.quick, "quick", false, "a few seconds that show that it works, instead of the lengths and numbers above")
 	flags.StringVar(&f.json, "json", "-", "where the report goes: - is standard output")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return f.run(cmd) }
 	return cmd
@@ -63,6 +72,7 @@ Exit codes: 0 measured, 1 not possible, 2 usage, 130 interrupted.`,
 func (f *benchRouterFlags) run(cmd *cobra.Command) error {
 	if f.quick {
 		f.seconds, f.cfg.Rounds, f.cfg.Rate = 1, 2, 100
+		f.cfg.IdleStreams, f.cfg.IdleFor, f.cfg.SlowClients = 50, 2*time.Second, 10
 	}
 	f.cfg.Seconds, f.cfg.Logf = time.Duration(f.seconds*float64(time.Second)), logTo(cmd.ErrOrStderr())
 	if err := f.cfg.Validate(); err != nil {

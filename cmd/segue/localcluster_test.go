@@ -19,7 +19,7 @@ func TestDemo_UsageErrors(t *testing.T) {
 		args []string
 		want string
 	}{
-		"target":        {[]string{"demo", "--engine", "sim", "--kill", "router"}, "use node, engine or agent"},
+		"target":        {[]string{"demo", "--engine", "sim", "--kill", "router"}, "use node, engine, agent or hang"},
 		"sampling":      {[]string{"demo", "--engine", "sim", "--sampling", "beam"}, "--sampling"},
 		"streams":       {[]string{"demo", "--engine", "sim", "--streams", "3"}, "--streams"},
 		"keep":          {[]string{"demo", "--engine", "sim", "--keep", "--json", "-"}, "--keep"},

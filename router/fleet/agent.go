@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
+	"github.com/seguekv/segue/health"
 )
 
 const (
@@ -66,6 +67,10 @@ func (n *Node) connect(dial func(context.Context, string) (net.Conn, error)) (*g
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx, addr) }),
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
+		// Windows that don't grow: what an agent may have sent ahead of a session that doesn't take it is bounded, and
+		// nothing is spent on estimating them.
+		grpc.WithStaticStreamWindowSize(64<<10),
+		grpc.WithStaticConnWindowSize(1<<20),
 		// Short, so that a restarted agent is found quickly.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 200 * time.Millisecond},
@@ -88,12 +93,15 @@ func (n *Node) watch(ctx context.Context, conn *grpc.ClientConn) {
 		switch state {
 		case connectivity.Idle:
 			n.down("connection lost")
+			n.cutOff(health.ReasonCut)
 			conn.Connect()
 		case connectivity.Ready:
+			n.reached()
 			n.probeSoon()
 			n.askSoon()
 		case connectivity.TransientFailure:
 			n.down("no connection")
+			n.cutOff(health.ReasonCut)
 		}
 		if !conn.WaitForStateChange(ctx, state) {
 			return

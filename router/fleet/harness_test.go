@@ -61,11 +61,12 @@ func (u *upstream) probes() []time.Duration {
 	return p
 }
 
-// agent is a scripted agent that serves nothing but Describe and Renew.
+// agent is a scripted agent that serves nothing but Describe, Renew and WatchHealth.
 type agent struct {
 	seguev1.UnimplementedNodeServiceServer
 	id     string
 	models string
+	doctor doctor
 	mu     sync.Mutex
 	used   uint32
 	renews int

@@ -20,8 +20,9 @@ const (
 	degradedShare = 0.25
 	// watchAgain is the pause before a broken report is asked for again.
 	watchAgain = 500 * time.Millisecond
-	// reportsWithin is how long an agent's reports may stay away before the call is made anew.
-	reportsWithin = 5 * time.Second
+	// reportsWithin is how long an agent's reports may stay away, of which one comes every second, before the agent counts
+	// as cut off and the call is made anew.
+	reportsWithin = 3 * time.Second
 )
 
 // Health is the last verdict on a node's engine that says something: Unknown changes nothing.
@@ -82,6 +83,25 @@ func (n *Node) judged(h Health) {
 	}
 }
 
+// cutOff notes that an agent that had reported can't be reached. What runs there notices by itself.
+func (n *Node) cutOff(why health.Reason) {
+	if n.Health().Verdict == health.Unknown {
+		return
+	}
+	n.judged(Health{Verdict: health.CutOff, Reasons: []health.Reason{why}})
+}
+
+// reached ends what cutOff noted: what the agent says of its engine is heard next.
+func (n *Node) reached() {
+	f := n.fleet
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n.state.health.Verdict == health.CutOff {
+		n.state.health = Health{}
+		f.dispatchLocked()
+	}
+}
+
 // hearHealth takes in an agent's reports until ctx ends. A report that stays away says nothing.
 func (n *Node) hearHealth(ctx context.Context, client seguev1.NodeServiceClient) {
 	timer := time.NewTimer(0)
@@ -97,7 +117,7 @@ func (n *Node) hearHealth(ctx context.Context, client seguev1.NodeServiceClient)
 	}
 }
 
-// hearReports makes one call and returns when its reports end.
+// hearReports makes one call and returns when its reports end. Without a single one nothing is missed.
 func (n *Node) hearReports(ctx context.Context, client seguev1.NodeServiceClient) {
 	call, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -105,13 +125,13 @@ func (n *Node) hearReports(ctx context.Context, client seguev1.NodeServiceClient
 	if err != nil {
 		return
 	}
-	silent := time.AfterFunc(reportsWithin, cancel)
+	r, err := stream.Recv()
+	silent := time.AfterFunc(reportsWithin, func() {
+		n.cutOff(health.ReasonNoAnswer)
+		cancel()
+	})
 	defer silent.Stop()
-	for {
-		r, err := stream.Recv()
-		if err != nil {
-			return
-		}
+	for ; err == nil; r, err = stream.Recv() {
 		silent.Reset(reportsWithin)
 		n.judged(reported(r))
 	}
@@ -134,8 +154,9 @@ func (n *Node) Ours() health.Ours {
 	n.fleet.mu.Lock()
 	ours := n.state.ours
 	n.fleet.mu.Unlock()
-	answering := int(n.answering.Load())
-	return health.Ours{InFlight: ours, Prefilling: max(ours-answering, 0), Delivered: n.produced.Load()}
+	// The counts are taken one after the other, while claims come and go.
+	prefilling := min(max(ours-int(n.answering.Load()), 0), ours)
+	return health.Ours{InFlight: ours, Prefilling: prefilling, Delivered: n.produced.Load()}
 }
 
 // Assess takes in a verdict on a server.
