@@ -24,6 +24,9 @@ type Config struct {
 	Floor   time.Duration `yaml:"floor"`
 	Ceiling time.Duration `yaml:"ceiling"`
 	Factor  float64       `yaml:"-"`
+	// Cold takes the place of Floor until a few gaps have been seen, of an engine that computes prompts of ours and of
+	// one that doesn't apart: the first piece of a prompt may take a slow engine seconds.
+	Cold time.Duration `yaml:"-"`
 	// BlindFloor takes the place of Floor where steps without output aren't counted, BlindPrefill also that of
 	// Ceiling while a request of ours there waits for its first token.
 	BlindFloor   time.Duration `yaml:"-"`
@@ -47,7 +50,7 @@ type Config struct {
 func Defaults() Config {
 	return Config{
 		Interval: 250 * time.Millisecond, ReadTimeout: time.Second, Slack: 500 * time.Millisecond,
-		Pauses: 2, Floor: 2 * time.Second, Ceiling: 30 * time.Second, Factor: 4,
+		Pauses: 2, Floor: 2 * time.Second, Ceiling: 30 * time.Second, Factor: 4, Cold: 10 * time.Second,
 		BlindFloor: 30 * time.Second, BlindPrefill: 10 * time.Minute,
 		StartBudget: 15 * time.Minute, IdleLimit: time.Minute, Probes: 2,
 		Zombie: 30 * time.Second, Demand: time.Second,
@@ -60,7 +63,7 @@ func (c Config) Validate() error {
 		name  string
 		value time.Duration
 	}{
-		{"interval", c.Interval}, {"read_timeout", c.ReadTimeout}, {"slack", c.Slack}, {"floor", c.Floor}, {"ceiling", c.Ceiling},
+		{"interval", c.Interval}, {"read_timeout", c.ReadTimeout}, {"slack", c.Slack}, {"floor", c.Floor}, {"ceiling", c.Ceiling}, {"cold", c.Cold},
 		{"blind_floor", c.BlindFloor}, {"blind_prefill", c.BlindPrefill}, {"start_budget", c.StartBudget},
 		{"idle_limit", c.IdleLimit}, {"zombie", c.Zombie}, {"demand", c.Demand},
 	} {

@@ -188,7 +188,7 @@ func TestDetector_DemandShortensTheLimit(t *testing.T) {
 // Counters that aren't numbers, come, go or change places are no progress, no restart, and hide nothing else.
 func TestDetector_OddCounters(t *testing.T) {
 	c := func(name string, v float64) health.Counter { return health.Counter{Name: name, Value: v} }
-	cfg := health.Defaults()
+	cfg := warmed()
 	cfg.Floor = 10 * time.Second
 	s := newSceneOf(t, cfg)
 	s.next.InFlight = 1

@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// warm is how many gaps have to be seen before they say something.
+const warm = 8
+
 // remembered is how many gaps count: about a minute of short steps, and enough for a 99th percentile.
 const remembered = 256
 
@@ -21,6 +24,9 @@ func (g *gaps) add(d time.Duration) {
 	g.ring[g.n%remembered] = d
 	g.n++
 }
+
+// cold reports whether too few were seen.
+func (g *gaps) cold() bool { return g.n < warm }
 
 // p99 is 0 without gaps; of fewer than a hundred it is the longest.
 func (g *gaps) p99() time.Duration {

@@ -94,6 +94,7 @@ func (d *Detector) still(a *Assessment, r Reading, zombie bool) {
 	w := &d.work
 	if w.pauses >= d.cfg.Pauses && a.Silence > a.Limit {
 		w.hung = true
+		w.stopped = w.stopped || r.Outcome == TimedOut
 	}
 	switch {
 	case w.hung && r.Outcome == TimedOut:

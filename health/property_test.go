@@ -83,7 +83,7 @@ func same(t *rapid.T, what string, a, b []health.Assessment) {
 // A verdict is a function of the readings: again and at another time they give the same.
 func TestDetector_OnlyReadingsCount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := health.Defaults()
+		cfg := warmed()
 		readings := history(t, cfg)
 		first := observe(t, cfg, readings)
 		same(t, "played again", first, observe(t, cfg, readings))
@@ -98,7 +98,7 @@ func TestDetector_OnlyReadingsCount(t *testing.T) {
 // What a counter of another process says doesn't matter: with another starting point for each process all is the same.
 func TestDetector_ProcessesAreNeverCompared(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := health.Defaults()
+		cfg := warmed()
 		readings := history(t, cfg)
 		incarnation := "a"
 		for i := range readings {
@@ -128,7 +128,7 @@ func TestDetector_ProcessesAreNeverCompared(t *testing.T) {
 func TestDetector_ProbesOnlyTheIdle(t *testing.T) {
 	asked, dropped := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := health.Defaults()
+		cfg := warmed()
 		d, err := health.New(cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -169,7 +169,7 @@ func TestDetector_ProbesOnlyTheIdle(t *testing.T) {
 func TestDetector_VoidReadsLoseNothing(t *testing.T) {
 	voids := 0
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := health.Defaults()
+		cfg := warmed()
 		readings := history(t, cfg)
 		for i, a := range observe(t, cfg, readings) {
 			r := readings[i]
@@ -195,7 +195,7 @@ func TestDetector_VoidReadsLoseNothing(t *testing.T) {
 // The limit of silence stays between its bounds.
 func TestDetector_LimitIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := health.Defaults()
+		cfg := warmed()
 		cfg.Factor = rapid.Float64Range(1, 1000).Draw(t, "factor")
 		readings := history(t, cfg)
 		for i, a := range observe(t, cfg, readings) {
@@ -215,7 +215,7 @@ func TestDetector_LimitIsBounded(t *testing.T) {
 func TestDetector_ProgressIsNeverHung(t *testing.T) {
 	quiet := 0
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := health.Defaults()
+		cfg := warmed()
 		cfg.Interval, cfg.ReadTimeout = 100*time.Millisecond, 100*time.Millisecond
 		s := newSceneOf(t, cfg)
 		shown, before := s.now, s.steps
@@ -246,7 +246,7 @@ func TestDetector_ProgressIsNeverHung(t *testing.T) {
 // Whatever was before: an engine that has something in flight and stands still is hung after the limit of silence.
 func TestDetector_FrozenIsHung(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := health.Defaults()
+		cfg := warmed()
 		readings := history(t, cfg)
 		d, err := health.New(cfg)
 		if err != nil {

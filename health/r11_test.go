@@ -57,7 +57,7 @@ func TestR11_hung(t *testing.T) {
 func TestDetector_OnePauseIsNeverEnough(t *testing.T) {
 	for name, void := range map[string]bool{"progress": false, "void": true} {
 		t.Run(name, func(t *testing.T) {
-			cfg := health.Defaults()
+			cfg := warmed()
 			cfg.Interval, cfg.Floor, cfg.Factor = 2*time.Second, 2*time.Second, 1
 			s := newSceneOf(t, cfg)
 			s.took = time.Millisecond

@@ -16,11 +16,14 @@ type work struct {
 	// pauses counts the reads without progress since.
 	moved  time.Time
 	pauses int
-	gaps   gaps
+	// prefilling are gaps while prompts of ours are computed, gaps all others.
+	prefilling, gaps gaps
 	// progressed: it moved since work came to it.
 	progressed bool
 	// hung: it was found hung, and showed no life since.
 	hung bool
+	// stopped: it was found hung and its process gave no answer.
+	stopped bool
 	// stuck counts reads with tokens of ours and without a move of the counters, in a row.
 	stuck int
 	// answered is when tokens of ours last arrived, or were first due.
@@ -53,8 +56,8 @@ func (d *Detector) account(r Reading, s signs) {
 	}
 	switch {
 	case s.moved || s.delivered:
-		if was > 0 && !s.void {
-			w.gaps.add(r.Until.Sub(w.moved))
+		if was > 0 && !s.void && !w.stopped {
+			d.learn(r)
 		}
 		w.moved, w.pauses, w.progressed = r.Until, 0, true
 	case was == 0 || w.inFlight == 0:
@@ -67,7 +70,7 @@ func (d *Detector) account(r Reading, s signs) {
 	}
 	lapsed := w.inFlight == 0 && d.probe.failed == 0 && r.Until.Sub(w.busy) > d.cfg.IdleLimit
 	if s.moved || s.delivered || s.passed || lapsed {
-		w.hung = false
+		w.hung, w.stopped = false, false
 	}
 	d.heed(r, s)
 	switch {
@@ -79,6 +82,24 @@ func (d *Detector) account(r Reading, s signs) {
 		}
 		d.mute.reads++
 	}
+}
+
+// learn takes in the gap that ends with r. A silence that was called a hang may have been a false alarm: it counts as long
+// as it takes to double the limit. That of a process that was stopped isn't the engine's.
+func (d *Detector) learn(r Reading) {
+	gap := r.Until.Sub(d.work.moved)
+	if d.work.hung {
+		gap = min(gap, time.Duration(2/d.cfg.Factor*float64(d.limit(r))))
+	}
+	d.history(r).add(gap)
+}
+
+// history is what is known of gaps in the present phase. What was asked for before counts: a first token ends a prefill.
+func (d *Detector) history(r Reading) *gaps {
+	if r.Ours.Prefilling > 0 || d.last.Ours.Prefilling > 0 {
+		return &d.work.prefilling
+	}
+	return &d.work.gaps
 }
 
 // inFlight counts what the engine has to do. One request on it may be the outstanding probe.
@@ -135,7 +156,11 @@ func (d *Detector) limit(r Reading) time.Duration {
 	case d.demand.IsZero() && prefill:
 		floor = max(floor, d.cfg.BlindPrefill)
 	}
+	seen := d.history(r)
+	if seen.cold() && d.work.inFlight > 0 && r.Outcome != Failed {
+		floor = max(floor, d.cfg.Cold)
+	}
 	ceiling = max(ceiling, floor)
-	adaptive := math.Min(d.cfg.Factor*float64(d.work.gaps.p99()), float64(ceiling))
+	adaptive := math.Min(d.cfg.Factor*float64(seen.p99()), float64(ceiling))
 	return max(time.Duration(adaptive), floor)
 }
