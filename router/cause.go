@@ -33,7 +33,6 @@ const (
 	CauseDrain          Cause = "drain"
 	CauseEvacuate       Cause = "evacuate"
 	CauseHung           Cause = "hung"
-	CauseCutOff         Cause = "cut_off"
 	CauseDead           Cause = "dead"
 
 	CauseEngineErrorEvent    Cause = "engine_error_event"

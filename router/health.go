@@ -19,7 +19,7 @@ import (
 const evacuateAgain = 2 * time.Second
 
 // verdictCauses is a read-only table.
-var verdictCauses = map[health.Verdict]Cause{health.Dead: CauseDead, health.Hung: CauseHung, health.CutOff: CauseCutOff}
+var verdictCauses = map[health.Verdict]Cause{health.Dead: CauseDead, health.Hung: CauseHung}
 
 // loss tells a session that the engine under it is lost.
 type loss struct {
@@ -34,8 +34,9 @@ func (r *Router) judged(n *fleet.Node, h fleet.Health) {
 	r.metrics.verdicts.WithLabelValues(n.Kind().String(), h.Verdict.String()).Inc()
 	at := time.Now()
 	switch {
-	case n.Kind() == fleet.KindAgent && h.Verdict == health.CutOff:
-		// Every session notices by its own stream.
+	case h.Verdict == health.CutOff, h.Verdict == health.Dead && n.Kind() == fleet.KindServer:
+		// Every session notices by its own stream: one that still gets output goes on, as from a server that takes no new
+		// connections while it stops.
 	case h.Lost():
 		r.background.spawn(func(ctx context.Context) { r.abandon(ctx, n, at, h) })
 	case h.Leave():

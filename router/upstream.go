@@ -6,6 +6,7 @@ package router
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/url"
 	"os"
 	"slices"
@@ -13,6 +14,9 @@ import (
 	"time"
 
 	upstream "github.com/seguekv/segue/engines/openai"
+	"github.com/seguekv/segue/health"
+	"github.com/seguekv/segue/health/scrape"
+	"github.com/seguekv/segue/health/watch"
 	"github.com/seguekv/segue/router/fleet"
 )
 
@@ -29,6 +33,9 @@ type Upstream struct {
 	Contexts int `yaml:"contexts"`
 	// KeyFile has the key that the server wants.
 	KeyFile string `yaml:"key_file"`
+	// Health is how its engine is watched: auto, vllm, sglang, llamacpp, openai or proxy; empty stands for auto, off for
+	// nobody.
+	Health string `yaml:"health"`
 	// ContinuousUsage asks for usage in every chunk, which vLLM and SGLang know: token counts are exact then.
 	ContinuousUsage bool `yaml:"continuous_usage"`
 }
@@ -60,6 +67,9 @@ func (c Config) validateUpstreams(bad func(key, format string, args ...any)) {
 		}
 		if u.Weight < 0 || u.Weight > 1e6 {
 			bad(key+".weight", "is %v, want above 0 to 1000000", u.Weight)
+		}
+		if _, err := scrape.ParseKind(u.Health); err != nil && u.Health != healthOff {
+			bad(key+".health", "is %q, want auto, off, vllm, sglang, llamacpp, openai or proxy", u.Health)
 		}
 		if u.Contexts < 0 {
 			bad(key+".contexts", "is %d, want 0 (no limit) or more", u.Contexts)
@@ -97,6 +107,10 @@ func servers(list []Upstream, deps Deps) ([]fleet.Server, error) {
 		if err != nil {
 			return nil, fmt.Errorf("router.upstreams[%d]: %w", i, err)
 		}
+		looks, err := watching(u, key, deps)
+		if err != nil {
+			return nil, fmt.Errorf("router.upstreams[%d]: %w", i, err)
+		}
 		weight := u.Weight
 		if weight == 0 {
 			weight = 1
@@ -104,8 +118,39 @@ func servers(list []Upstream, deps Deps) ([]fleet.Server, error) {
 		out = append(out, fleet.Server{
 			ID: u.ID, Addr: u.URL, Weight: weight, Contexts: u.Contexts, Models: slices.Clone(u.Models),
 			Probe:  func(ctx context.Context) ([]string, error) { return s.Models(ctx) },
+			Watch:  looks,
 			Handle: server{s, u.ContinuousUsage},
 		})
 	}
 	return out, nil
+}
+
+const (
+	healthOff = "off"
+	// watchUpstreamEvery is the pause between two reads of an upstream's counters.
+	watchUpstreamEvery = time.Second
+)
+
+// watching is what looks after an upstream's engine: it reads counters and sends no request of its own.
+func watching(u Upstream, key string, deps Deps) (func(context.Context, *fleet.Node), error) {
+	if u.Health == healthOff {
+		return nil, nil
+	}
+	target, err := scrape.New(scrape.Config{
+		URL: u.URL, Kind: scrape.Kind(u.Health), APIKey: key,
+		Client: &http.Client{Transport: &http.Transport{DialContext: deps.DialUpstream, MaxIdleConnsPerHost: 1, IdleConnTimeout: idleTimeout}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	cfg := health.Defaults()
+	cfg.Interval = watchUpstreamEvery
+	return func(ctx context.Context, n *fleet.Node) {
+		defer target.Close()
+		w, err := watch.New(watch.Config{Health: cfg, Source: target, Ours: n.Ours, Assessed: func(a health.Assessment) { n.Assess(a, "") }})
+		if err != nil {
+			panic("router: watch an upstream: " + err.Error()) // the configuration is a constant
+		}
+		_ = w.Run(ctx) // it ends with ctx only
+	}, nil
 }

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -16,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,6 +42,8 @@ type oai struct {
 	conns    []net.Conn
 	accepted int
 	requests []*asked
+	// metrics is the page of its counters; nil: it has none.
+	metrics func() string
 }
 
 // asked is one request as the server saw it.
@@ -117,9 +119,17 @@ func (o *oai) dial(ctx context.Context) (net.Conn, error) {
 	down := o.down
 	o.mu.Unlock()
 	if down {
-		return nil, errors.New("connection refused")
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	}
 	return o.listener.dial(ctx)
+}
+
+// refuse takes no new connections, and goes on with what it has.
+func (o *oai) refuse() {
+	o.mu.Lock()
+	o.down = true
+	o.mu.Unlock()
+	o.server.SetKeepAlivesEnabled(false)
 }
 
 // cut breaks all connections, and with down the server can't be reached any more.
@@ -163,6 +173,17 @@ func (o *oai) serve(w http.ResponseWriter, r *http.Request) {
 			list.Data = append(list.Data, entry{m})
 		}
 		_ = json.NewEncoder(w).Encode(list)
+		return
+	}
+	if r.Method == http.MethodGet {
+		o.mu.Lock()
+		metrics := o.metrics
+		o.mu.Unlock()
+		if r.URL.Path != "/metrics" || metrics == nil {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = io.WriteString(w, metrics())
 		return
 	}
 	body, err := io.ReadAll(r.Body)

@@ -143,7 +143,7 @@ func TestHealth_KeepsTheLastWord(t *testing.T) {
 				t.Errorf("%s: %+v", step.name, got)
 			}
 			if (len(told) == 1) != step.told || len(told) > 1 {
-				t.Errorf("%s: told %d times", step.name, len(told))
+				t.Fatalf("%s: told %d times", step.name, len(told))
 			}
 			if step.told && (told[0].Verdict != step.want || told[0].Engine != step.engine || !told[0].Since.After(since)) {
 				t.Errorf("%s: told %+v", step.name, told[0])
