@@ -81,9 +81,11 @@ func runAgent(ctx context.Context, c *cobra.Command, cfg config) error {
 	}
 	process := link.NewProcess(link.ProcessConfig{Command: command, Stderr: c.ErrOrStderr(), Log: log})
 	reg := prometheus.NewRegistry()
-	a, err := agent.New(cfg.agent(), agent.Deps{
-		Host: engineHost{process}, Dial: transfer.DialOptions(), Registerer: reg, Gatherer: reg, Log: log,
-	})
+	deps := agent.Deps{Host: engineHost{process}, Dial: transfer.DialOptions(), Registerer: reg, Gatherer: reg, Log: log}
+	if err := cfg.Agent.GPU.apply(&deps, log); err != nil {
+		return err
+	}
+	a, err := agent.New(cfg.agent(), deps)
 	if err != nil {
 		return err
 	}

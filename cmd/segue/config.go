@@ -31,6 +31,7 @@ type agentConfig struct {
 	agent.Config   `yaml:",inline"`
 	SnapshotMemory size         `yaml:"snapshot_memory"`
 	Engine         engineConfig `yaml:"engine"`
+	GPU            gpuConfig    `yaml:"gpu"`
 }
 
 // engineConfig chooses and sizes the engine.
@@ -48,7 +49,7 @@ func defaultConfig() config {
 	return config{
 		Router: router.DefaultConfig(),
 		Agent: agentConfig{
-			Config: a, SnapshotMemory: size(a.SnapshotMemory),
+			Config: a, SnapshotMemory: size(a.SnapshotMemory), GPU: gpuConfig{Helper: gpuAuto, Devices: []string{}},
 			Engine: engineConfig{
 				Kind: "llamacpp", Config: llamacpp.DefaultConfig(),
 				ReservedForTakeover: a.ReservedForTakeover, Sim: sim.DefaultConfig(),
