@@ -18,6 +18,7 @@
 // INVARIANT: a probe is asked for only while nothing is known to be in flight, and at most one is outstanding.
 // INVARIANT: counters of two engine processes are never compared.
 // INVARIANT: what didn't move while the reader itself stood still loses nothing.
-// INVARIANT: an engine that hung stays so until it shows life: it moves, or a probe passes.
+// INVARIANT: an engine that hung stays so until it shows life: it moves, a probe passes, or its process, which had
+// fallen silent, speaks again and has nothing to do.
 // INVARIANT: one pause is never enough for Hung: it takes Config.Pauses of them and the limit of silence.
 package health

@@ -69,7 +69,9 @@ func (d *Detector) account(r Reading, s signs) {
 		w.pauses++
 	}
 	lapsed := w.inFlight == 0 && d.probe.failed == 0 && r.Until.Sub(w.busy) > d.cfg.IdleLimit
-	if s.moved || s.delivered || s.passed || lapsed {
+	// A process that had fallen silent speaks again, and has nothing to do. What it didn't do meanwhile isn't its step loop's.
+	woke := w.stopped && w.inFlight == 0 && r.Outcome == Answered && r.Steps
+	if s.moved || s.delivered || s.passed || lapsed || woke {
 		w.hung, w.stopped = false, false
 	}
 	d.heed(r, s)

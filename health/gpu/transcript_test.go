@@ -73,18 +73,19 @@ func tell(r gpu.Result, start time.Time) string {
 	for _, why := range r.Reasons {
 		reasons = append(reasons, string(why))
 	}
-	out := fmt.Sprintf("%v %s", r.Verdict, strings.Join(reasons, ","))
+	var out strings.Builder
+	fmt.Fprintf(&out, "%v %s", r.Verdict, strings.Join(reasons, ","))
 	if r.Detail != "" {
-		out += " (" + r.Detail + ")"
+		fmt.Fprintf(&out, " (%s)", r.Detail)
 	}
 	for _, taint := range r.Taints {
-		out += fmt.Sprintf(" tainted after %v, seen at %v", taint.Clean.Sub(start), taint.Seen.Sub(start))
+		fmt.Fprintf(&out, " tainted after %v, seen at %v", taint.Clean.Sub(start), taint.Seen.Sub(start))
 	}
 	if !r.Demand.IsZero() {
-		out += fmt.Sprintf(" progress demanded at %v", r.Demand.Sub(start))
+		fmt.Fprintf(&out, " progress demanded at %v", r.Demand.Sub(start))
 	}
 	if len(r.Cleared) > 0 {
-		out += fmt.Sprintf(" cleared %v", r.Cleared)
+		fmt.Fprintf(&out, " cleared %v", r.Cleared)
 	}
-	return out
+	return out.String()
 }
