@@ -29,7 +29,7 @@ SEEDS ?= 2000
 KILLS ?= 300
 SEED ?=
 
-.PHONY: conformance help build deps demo test unit race lint process fault sim faultpoints campaign mutants fuzz-smoke bench-smoke gen check-gen ci clean
+.PHONY: conformance help build nvml deps demo test unit race lint process fault sim faultpoints campaign mutants fuzz-smoke bench-smoke gen check-gen ci clean
 
 help: ## Print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,10 @@ help: ## Print the targets
 build: ## Build the programs into bin/ (fetches Go modules only)
 	@tools/step.sh 'Go modules' go list -deps ./cmd/... >/dev/null
 	@tools/step.sh 'build' go build -o bin/ ./cmd/...
+
+nvml: ## Build bin/segue-nvml with cgo, so that it can read GPUs (needs a C compiler, no driver)
+	@command -v "$$(go env CC)" >/dev/null || { echo 'nvml: no C compiler; apt-get install -y gcc libc6-dev'; exit 1; }
+	@CGO_ENABLED=1 go build -o bin/ ./cmd/segue-nvml
 
 deps: ## Fetch the pinned llama.cpp libraries and test model into the cache
 	@command -v go >/dev/null || sh tools/deps/preflight.sh '$(CACHE)' platform go glibc libffi npm pip disk

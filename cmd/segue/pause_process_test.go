@@ -83,8 +83,9 @@ func (r *rig) pauseOne(t *testing.T, part string, p point, body client.Body, ref
 	info := r.record(s, "the router gives the stopped node up", func(i router.SessionInfo) bool {
 		return i.EndedAt != "" || len(i.Attempts) > 1
 	})
-	if info.Attempts[0].Node != victim || info.Attempts[0].Cause != router.CauseStall {
-		t.Errorf("the first attempt: %+v, want a stall of %s", info.Attempts[0], victim)
+	// Of an engine the agent says that it hangs, about when the router would have noticed by itself.
+	if a := info.Attempts[0]; a.Node != victim || a.Cause != router.CauseStall && (part != partEngine || a.Cause != router.CauseHung) {
+		t.Errorf("the first attempt: %+v, want a stall of %s", a, victim)
 	}
 	if mode == protected && p.tokens < pausedTokens/2+1 {
 		s.await(t, p.tokens+8) // its successor is at work
