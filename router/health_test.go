@@ -12,6 +12,7 @@ import (
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
 	"github.com/seguekv/segue/health"
 	"github.com/seguekv/segue/router"
+	"github.com/seguekv/segue/router/fleet"
 )
 
 // A lost engine is fenced and left when the verdict comes, not when the stream has been silent for long enough. A late
@@ -262,4 +263,18 @@ func TestHealth_TaintedBoundariesCoverNothing(t *testing.T) {
 			})
 		})
 	}
+}
+
+// node is what the router says of an agent or a server.
+func (w *world) node(id string) fleet.Status {
+	w.t.Helper()
+	var list []fleet.Status
+	w.get("/v1/agents", &list)
+	for _, s := range list {
+		if s.ID == id {
+			return s
+		}
+	}
+	w.t.Fatalf("no %s among %v", id, list)
+	return fleet.Status{}
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/seguekv/segue/health"
 	"github.com/seguekv/segue/router"
-	"github.com/seguekv/segue/router/fleet"
 )
 
 // vllm is a page as vLLM writes it.
@@ -29,18 +28,6 @@ vllm:iteration_tokens_total_sum{engine="0",model_name="m"} %d
 # TYPE process_start_time_seconds gauge
 process_start_time_seconds 1.7e+09
 `, running, steps, steps, steps, steps)
-}
-
-func (w *relays) health(id string) *fleet.Health {
-	w.t.Helper()
-	var list []fleet.Status
-	w.get("/v1/agents", &list)
-	for _, s := range list {
-		if s.ID == id {
-			return s.Health
-		}
-	}
-	return nil
 }
 
 // A hung engine behind an API that stays up is found by its counters, and its sessions leave it.
@@ -62,7 +49,7 @@ func TestHealth_AHungUpstreamIsLeft(t *testing.T) {
 		if took := time.Since(start); took < blind || took > blind+10*time.Second {
 			t.Errorf("found after %v, the limit is %v", took, blind)
 		}
-		if h := w.health("s"); h == nil || h.Verdict != health.Hung {
+		if h := w.node("s").Health; h == nil || h.Verdict != health.Hung {
 			t.Errorf("held of it: %+v", h)
 		}
 		if n := w.counter("segue_router_engine_verdicts_total", "server", "hung"); n != 1 {
@@ -110,7 +97,7 @@ func TestHealth_AStoppingUpstreamFinishes(t *testing.T) {
 		resp := w.post(path, body)
 		w.servers["s"].refuse()
 		time.Sleep(5 * time.Second)
-		if h := w.health("s"); h == nil || h.Verdict != health.Dead {
+		if h := w.node("s").Health; h == nil || h.Verdict != health.Dead {
 			t.Fatalf("held of it: %+v", h)
 		}
 		next := w.post(path, body)

@@ -93,7 +93,7 @@ primary fails, lets the standby continue with exactly the next token.`,
 	root.AddCommand(
 		newAgentCommand(), newRouterCommand(), newEngineCommand(),
 		newDemoCommand(), newBenchCommand(),
-		newSessionCommand(), newRequestCommand(), newDrainCommand(), newConfigCommand(),
+		newSessionCommand(), newRequestCommand(), newDrainCommand(), newHealthCommand(), newConfigCommand(),
 		newCertCommand(), newKeyCommand(), newVersionCommand(),
 	)
 	for _, c := range root.Commands() {
