@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/seguekv/segue/router/journal"
 	"github.com/seguekv/segue/router/openai"
@@ -143,15 +144,16 @@ func (r *Router) actionBody(c *client, req *http.Request, in *actionRequest) err
 }
 
 // argumentsDigest is equal for equal arguments: a string counts as the JSON in it, and white space between tokens
-// doesn't count.
+// doesn't count. A string with what isn't a character in it, such as half a surrogate pair, counts as it is written:
+// decoded, several would be one.
 func argumentsDigest(raw json.RawMessage) ([sha256.Size]byte, error) {
 	if len(raw) == 0 {
 		return [sha256.Size]byte{}, openai.Invalid("arguments", "arguments: is required: those of the tool call, as the model wrote them")
 	}
 	text := []byte(raw)
-	var s string
-	if json.Unmarshal(raw, &s) == nil {
-		text = []byte(s)
+	var s *string
+	if json.Unmarshal(raw, &s) == nil && s != nil && !strings.ContainsRune(*s, utf8.RuneError) {
+		text = []byte(*s)
 	}
 	var b bytes.Buffer
 	if json.Compact(&b, text) == nil {
