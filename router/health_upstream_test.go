@@ -109,3 +109,36 @@ func TestHealth_AStoppingUpstreamFinishes(t *testing.T) {
 		}
 	})
 }
+
+// Case E7: an engine that answers 503 to everything, for ever, without ending. Its work goes elsewhere, it is reported, and
+// nothing is sent there again and again.
+func TestCase_E7_ErrorsForEver(t *testing.T) {
+	relay(t, "", "s t", func(c *router.Config, w *relays) {
+		c.Upstreams[1].Weight = 1e-3
+	}, func(t *testing.T, w *relays) {
+		s := w.servers["s"]
+		path, body := ask("chat", true, "")
+		resp := w.post(path, body)
+		if w.stream(resp); ran(w.session(resp)) != "s" {
+			t.Fatalf("ran on %s", ran(w.session(resp)))
+		}
+		s.mu.Lock()
+		s.broken = true
+		s.mu.Unlock()
+		for range 20 {
+			resp := w.post(path, body)
+			if tr := w.stream(resp); !tr.done {
+				t.Errorf("%s", tr.raw)
+			}
+			time.Sleep(time.Second)
+		}
+		if h := w.node("s").Health; h == nil || h.Verdict != health.Dead {
+			t.Errorf("held of it: %+v", h)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.refused.all < 20 || s.refused.completions > 2 {
+			t.Errorf("it refused %d reads and completions, %d completions among them", s.refused.all, s.refused.completions)
+		}
+	})
+}

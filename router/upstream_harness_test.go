@@ -44,6 +44,9 @@ type oai struct {
 	requests []*asked
 	// metrics is the page of its counters; nil: it has none.
 	metrics func() string
+	// broken: every answer is a 503. refused counts them, those to completions apart.
+	broken  bool
+	refused struct{ all, completions int }
 }
 
 // asked is one request as the server saw it.
@@ -162,6 +165,19 @@ func (o *oai) connections() int {
 }
 
 func (o *oai) serve(w http.ResponseWriter, r *http.Request) {
+	o.mu.Lock()
+	broken := o.broken
+	if broken {
+		o.refused.all++
+		if r.Method == http.MethodPost {
+			o.refused.completions++
+		}
+	}
+	o.mu.Unlock()
+	if broken {
+		http.Error(w, `{"error":{"message":"engine is dead"}}`, http.StatusServiceUnavailable)
+		return
+	}
 	if r.URL.Path == "/v1/models" {
 		type entry struct {
 			ID string `json:"id"`
