@@ -68,7 +68,7 @@ func listen(t *testing.T, e *lab.Engine, c *clock) *lab.Server {
 func quick() health.Config {
 	c := health.Defaults()
 	c.Interval, c.ReadTimeout, c.Slack = 20*time.Millisecond, 200*time.Millisecond, 5*time.Second
-	c.Floor, c.BlindFloor, c.IdleLimit = 300*time.Millisecond, 500*time.Millisecond, 300*time.Millisecond
+	c.Floor, c.Cold, c.BlindFloor, c.IdleLimit = 300*time.Millisecond, 300*time.Millisecond, 500*time.Millisecond, 300*time.Millisecond
 	return c
 }
 
