@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seguekv/segue/health"
+	"github.com/seguekv/segue/health/process"
 	"github.com/seguekv/segue/health/restart"
 	"github.com/seguekv/segue/health/scrape"
 	"github.com/seguekv/segue/health/watch"
@@ -40,6 +41,18 @@ type healthTarget struct {
 	prober watch.Prober
 	// kind is what the server was found to be.
 	kind func() string
+	// process is the server's, on this machine; nil if it isn't known.
+	process *process.Process
+}
+
+// of adds what is known of the server's process.
+func (t healthTarget) of(pid int) (healthTarget, error) {
+	p, err := process.Open(pid)
+	if err != nil {
+		return t, err
+	}
+	t.process, t.source = p, p.Source(t.source)
+	return t, nil
 }
 
 func openHealthTarget(f *healthFlags, target, key string) (healthTarget, error) {
@@ -66,6 +79,7 @@ type healthFlags struct {
 	startBudget  time.Duration
 	probeTimeout time.Duration
 	noProbe      bool
+	pid          int
 	onHung       string
 	onDead       bool
 	policy       restart.Policy
@@ -105,6 +119,7 @@ func (f *healthFlags) command() *cobra.Command {
   segue health --target http://gpu1:8000,http://gpu2:30000 --watch --json
   segue health --target http://gpu1:8000 --listen 127.0.0.1:9464
   segue health --target http://127.0.0.1:8000 --on-hung "systemctl restart vllm.service"
+  segue health --target http://127.0.0.1:8000 --watch --pid 4711
   segue health --target http://proxy:4000 --kind proxy`,
 		RunE: func(c *cobra.Command, _ []string) error { return f.run(c) },
 	}
@@ -125,6 +140,7 @@ func (f *healthFlags) command() *cobra.Command {
 	flags.DurationVar(&f.startBudget, "start-budget", d.StartBudget, "how long a server may load, and how long after a restart nothing is judged")
 	flags.DurationVar(&f.probeTimeout, "probe-timeout", 10*time.Second, "how long a probe may take")
 	flags.BoolVar(&f.noProbe, "no-probe", false, "never ask a server for anything")
+	flags.IntVar(&f.pid, "pid", 0, "the server's process on this machine, whose end is then known at once; of one target")
 	flags.StringVar(&f.onHung, "on-hung", "", "`command` that restarts the server when it hangs; of one target, implies --watch")
 	flags.BoolVar(&f.onDead, "on-dead", false, "run the command of --on-hung also for a dead server, which by default is left to what started it")
 	flags.IntVar(&f.policy.Max, "restart-max", p.Max, "restarts within --restart-window after which there are none any more")
@@ -151,6 +167,12 @@ func (f *healthFlags) run(c *cobra.Command) error {
 		if f.noProbe {
 			targets[i].prober = nil
 		}
+	}
+	if f.pid != 0 {
+		if targets[0], err = targets[0].of(f.pid); err != nil {
+			return usageError(fmt.Errorf("--pid: %w", err))
+		}
+		defer targets[0].process.Close()
 	}
 	out := &healthOutput{w: c.OutOrStdout(), asJSON: f.asJSON}
 	if f.watch {
@@ -188,6 +210,12 @@ func (f *healthFlags) check() error {
 	switch {
 	case f.once && f.watch:
 		return errors.New("--once and --watch exclude each other")
+	case f.pid < 0:
+		return fmt.Errorf("--pid is %d: want the number of a process", f.pid)
+	case f.pid != 0 && len(f.targets) > 1:
+		return errors.New("--pid is the process of one server: start one watchdog per target")
+	case f.pid != 0 && f.onHung != "":
+		return errors.New("--pid: the server that --on-hung starts has another one: leave it out")
 	case f.onDead && f.onHung == "":
 		return errors.New("--on-dead needs the command of --on-hung")
 	case f.onHung != "" && len(f.targets) > 1:

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -332,5 +333,24 @@ func TestHealth_ProgramCorruptRecord(t *testing.T) {
 	}
 	if _, err := os.Stat(dir + "/ran"); err == nil {
 		t.Error("the command ran")
+	}
+}
+
+// The end of a process that is named is known at once, whatever its port says.
+func TestHealth_ProgramKnowsTheProcess(t *testing.T) {
+	slowTest(t)
+	s := newSGLang(t, "busy")
+	server := exec.Command("sleep", "600") // stands for the server's process
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Process.Kill(); _ = server.Wait() }()
+	w := watchHealth(t, "--target", s.URL, "--kind", "sglang", "--watch", "--json", "--interval", "20s", "--pid", strconv.Itoa(server.Process.Pid), "--hang-after", "2h", "--start-budget", "3h")
+	w.says(t, "verdict", "unknown")
+	_ = server.Process.Kill()
+	_ = server.Wait()
+	w.says(t, "verdict", "dead") // long before the next read is due
+	if _, code := onceCode(t, "--target", s.URL, "--pid", strconv.Itoa(server.Process.Pid)); code != exitUsage {
+		t.Errorf("a process that has ended: exit code %d", code)
 	}
 }

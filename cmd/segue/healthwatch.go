@@ -61,8 +61,16 @@ func (f *healthFlags) runWatch(ctx context.Context, log io.Writer, out *healthOu
 	if runner != nil {
 		group.Go(func() error { return runner.Run(ctx) })
 	}
-	for _, w := range watchers {
+	for i, w := range watchers {
 		group.Go(func() error { return w.Run(ctx) })
+		if p := targets[i].process; p != nil {
+			group.Go(func() error {
+				if p.Wait(ctx) == nil {
+					w.Soon()
+				}
+				return nil
+			})
+		}
 	}
 	return group.Wait()
 }
