@@ -40,7 +40,7 @@ build: ## Build the programs into bin/ (fetches Go modules only)
 
 nvml: ## Build bin/segue-nvml with cgo, so that it can read GPUs (needs a C compiler, no driver)
 	@command -v "$$(go env CC)" >/dev/null || { echo 'nvml: no C compiler; apt-get install -y gcc libc6-dev'; exit 1; }
-	@CGO_ENABLED=1 go build -o bin/ ./cmd/segue-nvml
+	@CGO_ENABLED=1 CGO_CFLAGS="-O2 -g -Wno-deprecated-declarations" go build -o bin/ ./cmd/segue-nvml
 
 deps: ## Fetch the pinned llama.cpp libraries and test model into the cache
 	@command -v go >/dev/null || sh tools/deps/preflight.sh '$(CACHE)' platform go glibc libffi npm pip disk
@@ -58,7 +58,7 @@ unit: ## Fast tests without a model, under a minute
 
 race: ## Fast tests under the race detector (needs a C compiler)
 	@command -v "$$(go env CC)" >/dev/null || { echo 'race: no C compiler; apt-get install -y gcc libc6-dev'; exit 1; }
-	@$(NOPARTS); CGO_ENABLED=1 go test -json -race -short -timeout 15m $(TESTFLAGS) ./... | $(REPORT)
+	@$(NOPARTS); CGO_ENABLED=1 CGO_CFLAGS="-O2 -g -Wno-deprecated-declarations" go test -json -race -short -timeout 15m $(TESTFLAGS) ./... | $(REPORT)
 
 lint: ## Format, vet, go.mod, modern Go, and the project's own rules (internal/lint)
 	@bad=$$(gofmt -l .); [ -z "$$bad" ] || { echo "gofmt -w these: $$bad"; exit 1; }

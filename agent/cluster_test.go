@@ -28,15 +28,28 @@ import (
 
 // simHost is an engine in the same process that can be killed.
 type simHost struct {
-	dead    context.Context
-	kill    context.CancelCauseFunc
-	changed chan struct{}
+	dead context.Context
+	kill context.CancelCauseFunc
+	// runs counts the calls of Run.
+	runs atomic.Int64
 
-	mu     sync.Mutex
-	engine engines.Engine
-	// gates are closed when calls of a kind may go on: "run", "describe", and "hang", which is a run that
-	// nothing else ends.
+	mu      sync.Mutex
+	engine  engines.Engine
+	changed chan struct{}
+	pid     int
+	// gates are closed when calls of a kind may go on: "run", "describe", "observe", and those that nothing else ends:
+	// "hang", which is a run, "step", which is what an engine puts out, and "stuck", which is an observation.
 	gates map[string]chan struct{}
+	// letGo opens every gate that there ever was.
+	letGo []func()
+	// silent is when the process last spoke, and what it said; nil while it speaks.
+	silent *lastWord
+}
+
+// lastWord is what was last heard of a process that is stopped.
+type lastWord struct {
+	at    time.Time
+	facts engines.Facts
 }
 
 func newSimHost(t *testing.T, c sim.Config) *simHost {
@@ -45,7 +58,7 @@ func newSimHost(t *testing.T, c sim.Config) *simHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &simHost{changed: make(chan struct{}), engine: e, gates: make(map[string]chan struct{})}
+	h := &simHost{changed: make(chan struct{}), engine: e, pid: 1, gates: make(map[string]chan struct{})}
 	h.dead, h.kill = context.WithCancelCause(context.Background())
 	return h
 }
@@ -56,7 +69,18 @@ func (h *simHost) hold(kind string) (letGo func()) {
 	defer h.mu.Unlock()
 	gate := make(chan struct{})
 	h.gates[kind] = gate
-	return func() { close(gate) }
+	letGo = sync.OnceFunc(func() { close(gate) })
+	h.letGo = append(h.letGo, letGo)
+	return letGo
+}
+
+// release lets everything go on, so that a test which has failed ends.
+func (h *simHost) release() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, letGo := range h.letGo {
+		letGo()
+	}
 }
 
 // pass waits for a call's gate.
@@ -95,6 +119,43 @@ func (h *simHost) die() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.kill(nil)
+	h.change()
+}
+
+// change tells everybody of a change of Current. h.mu is held.
+func (h *simHost) change() {
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// spawn gives the host a process, of which there is no engine yet; none with 0.
+func (h *simHost) spawn(pid int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.pid = pid
+}
+
+// stop stops the process as SIGSTOP does, until the returned function is called.
+func (h *simHost) stop(t *testing.T) (resume func()) {
+	t.Helper()
+	w := &lastWord{time.Now(), h.facts(t)}
+	letGo := h.hold("step")
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.silent = w
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.silent = nil
+		letGo()
+	}
+}
+
+// heard is the last word of a stopped process; nil while it speaks.
+func (h *simHost) heard() *lastWord {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.silent
 }
 
 // restart starts a process of the same or another engine, after die.
@@ -104,6 +165,7 @@ func (h *simHost) restart(t *testing.T, c sim.Config) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.dead, h.kill = context.WithCancelCause(context.Background())
+	h.change()
 }
 
 func (h *simHost) present() engines.Engine {
@@ -124,8 +186,17 @@ func (h *simHost) replace(t *testing.T, c sim.Config) {
 	h.engine = e
 }
 
-func (h *simHost) Changed() <-chan struct{} { return h.changed }
-func (h *simHost) PID() int                 { return 1 }
+func (h *simHost) Changed() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.changed
+}
+
+func (h *simHost) PID() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.pid
+}
 
 type liveSim struct {
 	engines.Engine
@@ -133,7 +204,23 @@ type liveSim struct {
 	dead context.Context
 }
 
-func (l *liveSim) LastHeard() time.Time { return time.Now() }
+func (l *liveSim) LastHeard() time.Time {
+	if w := l.h.heard(); w != nil {
+		return w.at
+	}
+	return time.Now()
+}
+
+func (l *liveSim) Observe(ctx context.Context) (engines.Facts, error) {
+	l.h.pass(context.Background(), "stuck")
+	if l.h.pass(ctx, "observe"); ctx.Err() != nil {
+		return engines.Facts{}, ctx.Err()
+	}
+	if w := l.h.heard(); w != nil {
+		return w.facts, nil
+	}
+	return l.Engine.Observe(ctx)
+}
 
 func (l *liveSim) Describe(ctx context.Context) (*engines.Description, error) {
 	l.h.pass(ctx, "describe")
@@ -145,13 +232,30 @@ func (l *liveSim) Run(ctx context.Context, j engines.Job, s engines.Sink) error 
 	defer cancel()
 	stop := context.AfterFunc(l.dead, cancel)
 	defer stop()
+	l.h.runs.Add(1)
 	l.h.pass(ctx, "run")
 	l.h.pass(context.Background(), "hang")
-	err := l.Engine.Run(ctx, j, s)
+	err := l.Engine.Run(ctx, j, gatedSink{s, l.h})
 	if l.dead.Err() != nil {
 		return engines.ErrLost
 	}
 	return err
+}
+
+// gatedSink takes what an engine puts out, as long as it does.
+type gatedSink struct {
+	engines.Sink
+	h *simHost
+}
+
+func (s gatedSink) Prefilled(first, count int, rows []byte) error {
+	s.h.pass(context.Background(), "step")
+	return s.Sink.Prefilled(first, count, rows)
+}
+
+func (s gatedSink) Token(t engines.Token) error {
+	s.h.pass(context.Background(), "step")
+	return s.Sink.Token(t)
 }
 
 // jumpy is a node's clock for leases: the bubble's, plus the time that the node slept without anyone's timers.
@@ -247,6 +351,7 @@ func bubble(t *testing.T, f func(t *testing.T, n *memNet)) {
 		defer func() {
 			n.thaw()
 			for _, x := range n.started {
+				x.host.release()
 				x.stop()
 			}
 			n.Close()
@@ -294,13 +399,23 @@ func (n *memNet) settle(t *testing.T) {
 
 func (n *memNet) start(t *testing.T, id, addr string, engine sim.Config, change func(*agent.Config)) *testNode {
 	t.Helper()
+	return n.startWith(t, id, addr, engine, change, nil)
+}
+
+// startWith is start with other dependencies.
+func (n *memNet) startWith(t *testing.T, id, addr string, engine sim.Config, change func(*agent.Config), other func(*agent.Deps)) *testNode {
+	t.Helper()
 	cfg := agent.DefaultConfig()
 	cfg.ID, cfg.Listen, cfg.Admin = id, addr, "127.0.0.1:0"
 	if change != nil {
 		change(&cfg)
 	}
 	x := &testNode{peer: &seguev1.Peer{Id: id, Addr: addr}, host: newSimHost(t, engine), clock: newJumpy(), metrics: prometheus.NewRegistry()}
-	a, err := agent.New(cfg, agent.Deps{Host: x.host, Dial: n.options(id), Registerer: x.metrics, Gatherer: x.metrics, Log: slog.New(slog.DiscardHandler), Clock: x.clock.lease})
+	deps := agent.Deps{Host: x.host, Dial: n.options(id), Registerer: x.metrics, Gatherer: x.metrics, Log: slog.New(slog.DiscardHandler), Clock: x.clock.lease}
+	if other != nil {
+		other(&deps)
+	}
+	a, err := agent.New(cfg, deps)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,11 +5,13 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	seguev1 "github.com/seguekv/segue/api/segue/v1"
+	"github.com/seguekv/segue/engines"
 	"github.com/seguekv/segue/health"
 	"github.com/seguekv/segue/health/gpu"
 )
@@ -43,9 +45,12 @@ func (e *TaintedError) Error() string {
 
 // devices is what the agent holds of its engine's devices.
 type devices struct {
-	mu    sync.Mutex // guards judge
+	save func(gpu.Memory)
+
+	mu    sync.Mutex // guards the rest
 	judge *gpu.Judge
-	save  func(gpu.Memory)
+	// engine is when the engine's process was first seen.
+	engine time.Time
 }
 
 // began tells the devices' judge that the engine's process has just begun.
@@ -56,21 +61,39 @@ func (d *devices) began(at time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.judge.Started(at)
+	d.engine = at
 }
 
-// heedDevices takes in reports until ctx ends.
+// heedDevices takes in reports until ctx ends. A reader that fails leaves the agent without knowledge of its devices, and
+// nothing else.
 func (a *Agent) heedDevices(ctx context.Context, from Devices) error {
-	return from.Run(ctx, a.deviceReport)
+	err := from.Run(ctx, a.deviceReport)
+	if ctx.Err() == nil {
+		a.log.Error("GPU reader ended", "err", err)
+		a.deviceReport(gpu.Report{At: time.Now(), Unavailable: "the reader of the devices has ended"})
+	}
+	return nil
 }
 
-// deviceReport acts on one report. What was captured is marked first, so that the next one can say up to where it was
-// sound.
+// deviceReport acts on one report. Runs that may be spoilt end before anything else is done: what leaves until then has
+// been seen to be so. How far the others are is marked, so that a later report can say up to where they were sound.
 func (a *Agent) deviceReport(r gpu.Report) {
 	d := a.devices
 	d.mu.Lock()
 	result := d.judge.Take(r)
-	memory := d.judge.Memory()
+	memory, began := d.judge.Memory(), d.engine
 	d.mu.Unlock()
+	for _, t := range result.Taints {
+		detail := fmt.Sprintf("memory of %s has had an uncorrectable error", t.UUID)
+		for _, s := range a.all() {
+			s.taint(t.Clean, detail)
+		}
+	}
+	if r.Sample != nil && r.Sample.Reading() {
+		for _, s := range a.all() {
+			s.mark(time.Now())
+		}
+	}
 	for _, x := range result.XIDs {
 		a.metrics.xids.WithLabelValues(string(x.Class)).Inc()
 		a.log.Warn("GPU error", "xid", x.XID, "class", x.Class, "gpu", x.UUID, "excused", x.Excused)
@@ -78,19 +101,7 @@ func (a *Agent) deviceReport(r gpu.Report) {
 	for _, uuid := range result.Cleared {
 		a.log.Info("GPU is cleared", "gpu", uuid)
 	}
-	if result.Remember {
-		d.save(memory)
-	}
-	for _, t := range result.Taints {
-		detail := fmt.Sprintf("memory of %s has had an uncorrectable error", t.UUID)
-		for _, s := range a.all() {
-			s.taint(t.Clean, detail)
-		}
-	}
-	for _, s := range a.all() {
-		s.mark(time.Now())
-	}
-	if !result.Demand.IsZero() {
+	if result.Demand.After(began) { // else it was about an earlier process
 		a.doctor.watcher.Demand(result.Demand)
 	}
 	state := gpuRead
@@ -98,6 +109,9 @@ func (a *Agent) deviceReport(r gpu.Report) {
 		state = gpuUnavailable
 	}
 	a.doctor.deviceVerdict(a, result.Assessment, state, result.Unavailable)
+	if result.Remember {
+		d.save(memory)
+	}
 }
 
 // deviceVerdict joins the verdict on the devices with that on the engine.
@@ -128,22 +142,27 @@ func (s *session) mark(now time.Time) {
 	s.marks = append(s.marks, mark{now, s.captured()})
 }
 
-// captured is the newest boundary. s.mu is held.
+// captured is the newest boundary; 0 when none is captured. s.mu is held.
 func (s *session) captured() int {
-	n := len(s.tokens)
+	n := 0
+	if s.order.protects() {
+		n = len(s.tokens)
+	}
 	if s.seam != nil {
 		n = max(n, int(s.seam.GetBoundary()))
 	}
 	return n
 }
 
-// taint ends the run: nothing of it leaves any more, and only what was captured by the clean time counts.
+// taint ends the run: nothing of it leaves any more, and only what was captured by the clean time counts. An engine that was
+// lost may have been lost for that very error: then that is why the run ended, too.
 func (s *session) taint(clean time.Time, detail string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err != nil || s.closed {
+	if s.closed || s.tainted {
 		return
 	}
+	s.tainted = true
 	e := &TaintedError{Detail: detail}
 	if s.seam != nil {
 		e.Clean = int(s.seam.GetBoundary()) // came from another node
@@ -153,8 +172,13 @@ func (s *session) taint(clean time.Time, detail string) {
 			e.Clean = max(e.Clean, m.boundary)
 		}
 	}
-	s.tainted = true
-	s.end(e)
+	switch {
+	case s.err == nil:
+		s.end(e)
+	case errors.Is(s.err, engines.ErrLost): // its caller may still come back
+		s.err = e
+		s.broadcast()
+	}
 }
 
 func taintedRefusal(e *TaintedError) *seguev1.Refusal {

@@ -29,6 +29,7 @@ const (
 // doctor watches the engine and keeps what is held of it.
 type doctor struct {
 	watcher *watch.Watcher
+	since   time.Time
 
 	mu sync.Mutex
 	// engine and device are the verdicts on them, verdict is both joined; boot is the engine's process life.
@@ -42,7 +43,7 @@ type doctor struct {
 }
 
 func newDoctor(a *Agent) (*doctor, error) {
-	d := &doctor{changed: make(chan struct{}), gpu: gpuOff}
+	d := &doctor{since: time.Now(), changed: make(chan struct{}), gpu: gpuOff}
 	if a.devices != nil {
 		d.gpu = gpuUnavailable
 	}
@@ -109,9 +110,10 @@ func (a *Agent) unwell() error {
 	a.doctor.mu.Lock()
 	v, at := a.doctor.verdict, a.doctor.engine.At
 	a.doctor.mu.Unlock()
+	if at.IsZero() {
+		at = a.doctor.since
+	}
 	switch {
-	case at.IsZero():
-		return nil
 	case time.Since(at) > assessedWithin:
 		return fmt.Errorf("%w: nobody has looked at the engine for %v", engines.ErrNotReady, time.Since(at).Round(time.Second))
 	case v.Verdict.Lost() || v.Verdict == health.Evacuate:
@@ -168,35 +170,60 @@ func (a *Agent) ours() health.Ours {
 type engineSource struct {
 	host Host
 	boot []byte // of the engine that the last reading is of
-	ran  bool   // one was up before
+	// looking yields what the look under way finds; nil when none is.
+	looking chan look
 }
 
-// Read implements watch.Source. It never waits: the heartbeat is what the host sent last.
+// look is what one look at the engine has found.
+type look struct {
+	reading health.Reading
+	boot    []byte
+}
+
+// Read implements watch.Source. A look takes no time, since the heartbeat is what the host sent last. One that does is
+// waited for until ctx ends, and no other begins before it is over: what hangs delays neither the next verdict nor the
+// agent's end, and there is one of it.
 func (s *engineSource) Read(ctx context.Context) health.Reading {
-	e, err := s.host.Current()
+	if s.looking == nil {
+		found := make(chan look, 1)
+		host, known := s.host, s.boot != nil
+		go func() { found <- lookAt(ctx, host, known) }()
+		s.looking = found
+	}
+	select {
+	case l := <-s.looking:
+		s.looking, s.boot = nil, l.boot
+		return l.reading
+	case <-ctx.Done():
+		return health.Reading{Outcome: health.TimedOut, Steps: true, Incarnation: hex.EncodeToString(s.boot), Detail: "a look at the engine doesn't end"}
+	}
+}
+
+// lookAt looks once. known: the last look found an engine.
+func lookAt(ctx context.Context, host Host, known bool) look {
+	e, err := host.Current()
 	if err != nil {
 		// The process that was there has ended, also if its successor loads by now.
-		was := s.boot != nil
-		s.boot = nil
-		if was || s.ran && s.host.PID() == 0 {
-			return health.Reading{Outcome: health.Gone, Detail: err.Error()}
+		if known || host.PID() == 0 {
+			return look{reading: health.Reading{Outcome: health.Gone, Detail: err.Error()}}
 		}
-		return health.Reading{Outcome: health.Refused, Alive: true, Detail: err.Error()}
+		return look{reading: health.Reading{Outcome: health.Refused, Alive: true, Detail: err.Error()}}
 	}
 	d, err := e.Describe(ctx)
 	if err != nil {
-		return health.Reading{Outcome: health.Gone, Detail: err.Error()}
+		return look{reading: failed(ctx, err)}
 	}
-	s.boot, s.ran = d.Boot[:], true
-	r := health.Reading{Alive: true, Steps: true, Incarnation: hex.EncodeToString(d.Boot[:])}
+	l := look{boot: d.Boot[:], reading: health.Reading{Alive: true, Steps: true, Incarnation: hex.EncodeToString(d.Boot[:])}}
+	r := &l.reading
 	f, err := e.Observe(ctx)
 	if err != nil {
-		r.Outcome, r.Detail = health.Gone, err.Error()
-		return r
+		l.reading = failed(ctx, err)
+		l.reading.Incarnation = hex.EncodeToString(l.boot)
+		return l
 	}
 	if age := time.Since(e.LastHeard()); age > heardFresh {
 		r.Outcome, r.Detail = health.TimedOut, fmt.Sprintf("no heartbeat from the engine's process for %v", age.Round(10*time.Millisecond))
-		return r
+		return l
 	}
 	r.InFlight = int(f.Running)
 	r.Counters = []health.Counter{
@@ -204,6 +231,16 @@ func (s *engineSource) Read(ctx context.Context) health.Reading {
 		{Name: "decode_steps", Value: float64(f.DecodeSteps), Tokens: true},
 		{Name: "restored_rows", Value: float64(f.RestoredRows)},
 		{Name: "captured_rows", Value: float64(f.CapturedRows)},
+	}
+	return l
+}
+
+// failed is the reading of an engine whose call ended with err. It refuses none: its process is gone, unless the call was
+// given up.
+func failed(ctx context.Context, err error) health.Reading {
+	r := health.Reading{Outcome: health.Gone, Steps: true, Detail: err.Error()}
+	if ctx.Err() != nil {
+		r.Outcome = health.TimedOut
 	}
 	return r
 }

@@ -158,9 +158,10 @@ func (d *demo) kill(ctx context.Context, ref *reference, try int) (DemoResult, b
 	}
 	if seen.fired {
 		if d.cfg.Target == cluster.TargetHang {
-			d.say("  let go on    the engine of node %s, after the takeover: %d late run ended, %d of its tokens were published", seen.node, seen.lateRuns, afterFence(o.session))
+			d.say("  let go on    %s, after the takeover: late runs that ended: %d, tokens of theirs that were published: %d", partOf(d.cfg.Target, seen.node), seen.lateRuns, afterFence(o.session))
+		} else {
+			d.say("  restarted    %s, everything ready again after %.2f s", partOf(d.cfg.Target, seen.node), seen.recovery.Seconds())
 		}
-		d.say("  restarted    %s, everything ready again after %.2f s", partOf(d.cfg.Target, seen.node), seen.recovery.Seconds())
 	}
 	return result, false, nil
 }
@@ -186,8 +187,11 @@ func describeShot(t cluster.Target) string {
 
 // partOf names what was killed.
 func partOf(t cluster.Target, node string) string {
-	if t == cluster.TargetNode {
+	switch t {
+	case cluster.TargetNode:
 		return "node " + node
+	case cluster.TargetHang:
+		return "engine of node " + node
 	}
 	return fmt.Sprintf("%s of node %s", t, node)
 }
@@ -202,7 +206,7 @@ func (d *demo) explainSeam(seen examined) {
 	before, after := splitAt(s.transcript.Chunks, seam.Index)
 	d.say("\nThe seam, by the router's admin API (the stream itself carries no mark):\n")
 	d.say("%s%s ⟦ %s ends · %s goes on ⟧ %s%s\n", tail(before, 160), mark, seam.From, seam.To, unmark, head(after, 160))
-	d.say("  killed       %s, %s, when the client had token %d of %d", partOf(d.cfg.Target, seen.node), describeShot(d.cfg.Target), seen.index, s.ref.tokens())
+	d.say("  hit          %s, %s, when the client had token %d of %d", partOf(d.cfg.Target, seen.node), describeShot(d.cfg.Target), seen.index, s.ref.tokens())
 	d.say("  detected     after %.1f ms (%s); from there on nothing of the old epoch can reach the client", milliseconds(o.pause.Detect), seam.Cause)
 	d.say("  restored     %d token rows, %.2f MB of KV state, on node %s", seam.RestoredRows, float64(seam.RestoredBytes)/1e6, seam.To)
 	if r := seen.takeover; r != nil {
