@@ -29,9 +29,9 @@ func (a *Agent) adminHandler() http.Handler {
 }
 
 func (a *Agent) readyz(w http.ResponseWriter, r *http.Request) {
-	_, err := a.described(r.Context())
+	d, err := a.described(r.Context())
 	if err == nil {
-		err = a.unwell()
+		err = a.unwell(d)
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -56,7 +56,7 @@ func (a *Agent) nodeView(w http.ResponseWriter, r *http.Request) {
 	}{ID: a.cfg.ID, Boot: hex.EncodeToString(a.self.Boot[:]), EnginePID: a.host.PID()}
 	if d, err := a.described(r.Context()); err == nil {
 		v.Ready, v.EngineBoot = true, hex.EncodeToString(d.Boot[:])
-		if err := a.unwell(); err != nil {
+		if err := a.unwell(d); err != nil {
 			v.Ready, v.Reason = false, err.Error()
 		}
 	} else {

@@ -147,7 +147,7 @@ func (a *Agent) engine(o order) (LiveEngine, *engines.Description, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := a.unwell(); err != nil {
+	if err := a.unwell(d); err != nil {
 		return nil, nil, err
 	}
 	if m := o.request.Model; m != "" && m != d.Model {
@@ -184,6 +184,10 @@ func (a *Agent) start(id snapshot.SessionID, e fence.Epoch, o order, eng LiveEng
 		s.close()
 		s.cancel(err)
 		return nil, err
+	}
+	// A device that lost data while the run began has ended all others.
+	if a.doctor.isTainted() {
+		s.taint(time.Time{}, "a device of the engine has lost data")
 	}
 	// A Cancel that came before the session was known has told the store.
 	if err := a.store.Admit(id, e); err != nil {

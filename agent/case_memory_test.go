@@ -176,7 +176,7 @@ func TestCase_A8_DelayedRestoreChecksAgain(t *testing.T) {
 			if got := b.heldCount(t); got != 0 {
 				t.Fatalf("%d sessions are still held", got)
 			}
-		}, seguev1.Reason_REASON_UNKNOWN_SESSION},
+		}, seguev1.Reason_REASON_NOT_READY}, // an engine that has said nothing for so long isn't given anything
 		"cancelled before it is taken": {"describe", func(t *testing.T, b *testNode, id []byte) { cancelRun(t, b, id, 2) }, seguev1.Reason_REASON_CANCELLED},
 		"taken, then the time is over": {"hang", func(*testing.T, *testNode, []byte) { time.Sleep(holdBound) }, 0},
 		"taken, then cancelled":        {"hang", func(t *testing.T, b *testNode, id []byte) { cancelRun(t, b, id, 2) }, seguev1.Reason_REASON_CANCELLED},

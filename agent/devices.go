@@ -83,6 +83,9 @@ func (a *Agent) deviceReport(r gpu.Report) {
 	result := d.judge.Take(r)
 	memory, began := d.judge.Memory(), d.engine
 	d.mu.Unlock()
+	if len(result.Taints) > 0 {
+		a.doctor.taint()
+	}
 	for _, t := range result.Taints {
 		detail := fmt.Sprintf("memory of %s has had an uncorrectable error", t.UUID)
 		for _, s := range a.all() {
@@ -112,6 +115,20 @@ func (a *Agent) deviceReport(r gpu.Report) {
 	if result.Remember {
 		d.save(memory)
 	}
+}
+
+// taint notes that the engine's device has lost data: no run on this engine's process counts any more.
+func (d *doctor) taint() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tainted = true
+}
+
+// isTainted reports whether it has.
+func (d *doctor) isTainted() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.tainted
 }
 
 // deviceVerdict joins the verdict on the devices with that on the engine.

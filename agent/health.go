@@ -36,6 +36,8 @@ type doctor struct {
 	engine, device, verdict health.Assessment
 	boot                    []byte
 	gpu                     string
+	// tainted: the engine's device has lost data since its process began.
+	tainted bool
 	// report is replaced, never changed; nil before the first assessment. changed is closed when its verdict
 	// or engine changes.
 	report  *seguev1.WatchHealthResponse
@@ -51,7 +53,7 @@ func newDoctor(a *Agent) (*doctor, error) {
 	var err error
 	d.watcher, err = watch.New(watch.Config{
 		Health: a.cfg.Health, Source: source, Ours: a.ours,
-		Assessed: func(v health.Assessment) { a.assessed(v, source.boot) },
+		Assessed: func(v health.Assessment) { a.assessed(v, source.last.boot) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("agent.%w", err)
@@ -65,6 +67,7 @@ func (a *Agent) assessed(v health.Assessment, boot []byte) {
 	d.mu.Lock()
 	other := len(boot) > 0 && !bytes.Equal(boot, d.boot)
 	d.engine, d.boot = v, boot
+	d.tainted = d.tainted && !other
 	d.mu.Unlock()
 	if other {
 		a.devices.began(v.At)
@@ -79,14 +82,14 @@ func (a *Agent) publish() {
 	v := health.Combine(d.engine, d.device)
 	r := &seguev1.WatchHealthResponse{
 		Verdict: seguev1.Verdict(v.Verdict), Detail: v.Detail, BootId: a.self.Boot[:], EngineBootId: d.boot, Working: v.Working,
-		InFlight: uint32(v.InFlight), SilenceMs: milliseconds(v.Silence), SilenceLimitMs: milliseconds(v.Limit), Gpu: d.gpu,
+		InFlight: uint32(v.InFlight), SilenceMs: milliseconds(v.Silence), SilenceLimitMs: milliseconds(v.Limit), Gpu: d.gpu, Tainted: d.tainted,
 	}
 	for _, why := range v.Reasons {
 		r.Reasons = append(r.Reasons, string(why))
 	}
 	old := d.report
 	d.report, d.verdict = r, v
-	fresh := old == nil || old.GetVerdict() != r.GetVerdict() || !bytes.Equal(old.GetEngineBootId(), r.GetEngineBootId()) || old.GetWorking() != r.GetWorking()
+	fresh := old == nil || old.GetVerdict() != r.GetVerdict() || !bytes.Equal(old.GetEngineBootId(), r.GetEngineBootId()) || old.GetWorking() != r.GetWorking() || old.GetTainted() != r.GetTainted()
 	if fresh {
 		close(d.changed)
 		d.changed = make(chan struct{})
@@ -105,10 +108,14 @@ func (d *doctor) view() (v health.Verdict, reasons []string, gpu string) {
 	return health.Verdict(d.report.GetVerdict()), d.report.GetReasons(), d.gpu
 }
 
-// unwell is why nothing new should run here; nil if nothing is known against it.
-func (a *Agent) unwell() error {
+// unwell is why nothing new should run on the engine described by e; nil if nothing is known against it. A verdict on
+// another process than e's, or on one that is gone, is about one that has ended.
+func (a *Agent) unwell(e *engines.Description) error {
 	a.doctor.mu.Lock()
 	v, at := a.doctor.verdict, a.doctor.engine.At
+	if known := a.doctor.boot != nil; !bytes.Equal(a.doctor.boot, e.Boot[:]) && (known || a.doctor.engine.Verdict == health.Dead) {
+		v = a.doctor.device
+	}
 	a.doctor.mu.Unlock()
 	if at.IsZero() {
 		at = a.doctor.since
@@ -169,7 +176,7 @@ func (a *Agent) ours() health.Ours {
 // engineSource reads the engine of a node through its host's heartbeat. It belongs to the watcher's goroutine.
 type engineSource struct {
 	host Host
-	boot []byte // of the engine that the last reading is of
+	last look
 	// looking yields what the look under way finds; nil when none is.
 	looking chan look
 }
@@ -177,7 +184,9 @@ type engineSource struct {
 // look is what one look at the engine has found.
 type look struct {
 	reading health.Reading
-	boot    []byte
+	// boot is the engine's process life; nil if there was none. ran: one has run before.
+	boot []byte
+	ran  bool
 }
 
 // Read implements watch.Source. A look takes no time, since the heartbeat is what the host sent last. One that does is
@@ -186,25 +195,26 @@ type look struct {
 func (s *engineSource) Read(ctx context.Context) health.Reading {
 	if s.looking == nil {
 		found := make(chan look, 1)
-		host, known := s.host, s.boot != nil
-		go func() { found <- lookAt(ctx, host, known) }()
+		host, last := s.host, s.last
+		go func() { found <- lookAt(ctx, host, last) }()
 		s.looking = found
 	}
 	select {
 	case l := <-s.looking:
-		s.looking, s.boot = nil, l.boot
+		l.ran = l.ran || s.last.ran
+		s.looking, s.last = nil, l
 		return l.reading
 	case <-ctx.Done():
-		return health.Reading{Outcome: health.TimedOut, Steps: true, Incarnation: hex.EncodeToString(s.boot), Detail: "a look at the engine doesn't end"}
+		return health.Reading{Outcome: health.TimedOut, Steps: true, Incarnation: hex.EncodeToString(s.last.boot), Detail: "a look at the engine doesn't end"}
 	}
 }
 
-// lookAt looks once. known: the last look found an engine.
-func lookAt(ctx context.Context, host Host, known bool) look {
+// lookAt looks once.
+func lookAt(ctx context.Context, host Host, last look) look {
 	e, err := host.Current()
 	if err != nil {
 		// The process that was there has ended, also if its successor loads by now.
-		if known || host.PID() == 0 {
+		if last.boot != nil || last.ran && host.PID() == 0 {
 			return look{reading: health.Reading{Outcome: health.Gone, Detail: err.Error()}}
 		}
 		return look{reading: health.Reading{Outcome: health.Refused, Alive: true, Detail: err.Error()}}
@@ -213,7 +223,7 @@ func lookAt(ctx context.Context, host Host, known bool) look {
 	if err != nil {
 		return look{reading: failed(ctx, err)}
 	}
-	l := look{boot: d.Boot[:], reading: health.Reading{Alive: true, Steps: true, Incarnation: hex.EncodeToString(d.Boot[:])}}
+	l := look{boot: d.Boot[:], ran: true, reading: health.Reading{Alive: true, Steps: true, Incarnation: hex.EncodeToString(d.Boot[:])}}
 	r := &l.reading
 	f, err := e.Observe(ctx)
 	if err != nil {

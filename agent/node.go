@@ -39,7 +39,7 @@ func (n *node) Describe(ctx context.Context, _ *seguev1.DescribeRequest) (*segue
 		return r, nil
 	}
 	r.Ready = true
-	if err := a.unwell(); err != nil {
+	if err := a.unwell(d); err != nil {
 		r.Ready, r.NotReadyReason = false, err.Error()
 	}
 	r.EngineBootId, r.Model = d.Boot[:], d.Model

@@ -278,3 +278,56 @@ func (w *world) node(id string) fleet.Status {
 	w.t.Fatalf("no %s among %v", id, list)
 	return fleet.Status{}
 }
+
+// A verdict that comes with the taint, before or after the run's own end, or in place of one that is lost, continues
+// nothing on other terms than the run's own end.
+func TestHealth_ATaintIsNeverOvertakenByItsVerdict(t *testing.T) {
+	clean := uint32(2) // below what was delivered
+	tainted := refusing(&seguev1.Refusal{Reason: seguev1.Reason_REASON_TAINTED, Detail: "gpu_ecc_uncorrected", CleanBoundary: &clean})
+	for name, tt := range map[string]struct {
+		working bool
+		end     func(a *agent, e *events) error
+		want    router.Cause
+	}{
+		"with its end":              {false, func(*agent, *events) error { return tainted }, router.CauseTainted},
+		"with its end, working":     {true, func(*agent, *events) error { return tainted }, router.CauseTainted},
+		"its end is lost":           {false, func(a *agent, e *events) error { time.Sleep(time.Second); a.cut(); return e.hang() }, router.CauseReset},
+		"its end never comes":       {false, func(_ *agent, e *events) error { return e.hang() }, router.CauseStall},
+		"its end is another one":    {true, func(*agent, *events) error { return refusal(seguev1.Reason_REASON_NOT_READY, "") }, router.CauseNotReady},
+		"its end comes a bit later": {false, func(*agent, *events) error { time.Sleep(100 * time.Millisecond); return tainted }, router.CauseTainted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 20 {
+				bubble(t, "a b", nil, func(t *testing.T, w *world) {
+					a, b := w.agents["a"], w.agents["b"]
+					a.generate = func(_ *seguev1.GenerateRequest, e *events) error {
+						if err := e.begin("b", 3); err != nil {
+							return err
+						}
+						a.verdicts <- &seguev1.WatchHealthResponse{Verdict: seguev1.Verdict_VERDICT_DEAD, Working: tt.working, Tainted: true}
+						return tt.end(a, e)
+					}
+					b.takeover = func(r *seguev1.TakeoverRequest, e *events) error {
+						if r.CleanBoundary == nil {
+							t.Error("asked to continue without a bound")
+						}
+						return refusal(seguev1.Reason_REASON_NOT_COVERED, "")
+					}
+					resp := w.post("/v1/chat/completions", chat(true, ""))
+					if tr := w.stream(resp); tr.err == nil || tr.err.Delivered != 3 {
+						t.Errorf("%s", tr.raw)
+					}
+					if got := w.session(resp).Attempts[0].Cause; got != tt.want {
+						t.Errorf("cause %s", got)
+					}
+					if len(a.parks) != 0 {
+						t.Error("moved as planned")
+					}
+				})
+				if t.Failed() {
+					return
+				}
+			}
+		})
+	}
+}

@@ -159,6 +159,9 @@ func (s *session) fence(a *attempt, end ending) {
 		}
 	}
 	clean := end.clean
+	if clean == nil && a.node.Health().Tainted {
+		clean = new(uint32) // its own end, which says how far it counts, is lost
+	}
 	if clean == nil && s.lost != nil {
 		clean = s.lost.clean // another holder may still have what this one has cut off
 	}

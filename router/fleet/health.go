@@ -32,6 +32,8 @@ type Health struct {
 	Detail  string          `json:"detail,omitempty"`
 	// Working: the engine still makes progress, although its device is given up.
 	Working bool `json:"working,omitempty"`
+	// Tainted: its device has lost data. Every run there ends by itself, and counts only as far as its own end says.
+	Tainted bool `json:"tainted,omitempty"`
 	// Engine is the engine's process life.
 	Engine string `json:"engine,omitempty"`
 	// GPU is what an agent knows of its devices: off, unavailable or read.
@@ -40,13 +42,13 @@ type Health struct {
 }
 
 // Lost reports whether what runs there is to be fenced at once.
-func (h Health) Lost() bool { return h.Verdict.Lost() && !h.Working }
+func (h Health) Lost() bool { return h.Verdict.Lost() && !h.Working && !h.Tainted }
 
 // Shunned reports whether nothing new should come.
-func (h Health) Shunned() bool { return h.Verdict.Lost() || h.Verdict == health.Evacuate }
+func (h Health) Shunned() bool { return h.Tainted || h.Verdict.Lost() || h.Verdict == health.Evacuate }
 
 // Leave reports whether what runs there is to be moved as planned.
-func (h Health) Leave() bool { return h.Shunned() && !h.Lost() }
+func (h Health) Leave() bool { return h.Shunned() && !h.Lost() && !h.Tainted }
 
 // Health is what was last known of the node's engine; zero before anything was.
 func (n *Node) Health() Health {
@@ -63,7 +65,7 @@ func (n *Node) judged(h Health) {
 	f := n.fleet
 	f.mu.Lock()
 	old := n.state.health
-	fresh := old.Verdict != h.Verdict || old.Working != h.Working || old.Engine != h.Engine
+	fresh := old.Verdict != h.Verdict || old.Tainted != h.Tainted || old.Working != h.Working || old.Engine != h.Engine
 	if h.Since = old.Since; fresh {
 		h.Since = time.Now()
 	}
@@ -85,10 +87,11 @@ func (n *Node) judged(h Health) {
 
 // cutOff notes that an agent that had reported can't be reached. What runs there notices by itself.
 func (n *Node) cutOff(why health.Reason) {
-	if n.Health().Verdict == health.Unknown {
+	was := n.Health()
+	if was.Verdict == health.Unknown {
 		return
 	}
-	n.judged(Health{Verdict: health.CutOff, Reasons: []health.Reason{why}})
+	n.judged(Health{Verdict: health.CutOff, Reasons: []health.Reason{why}, Tainted: was.Tainted})
 }
 
 // reached ends what cutOff noted: what the agent says of its engine is heard next.
@@ -97,7 +100,7 @@ func (n *Node) reached() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if n.state.health.Verdict == health.CutOff {
-		n.state.health = Health{}
+		n.state.health = Health{Tainted: n.state.health.Tainted}
 		f.dispatchLocked()
 	}
 }
@@ -139,7 +142,7 @@ func (n *Node) hearReports(ctx context.Context, client seguev1.NodeServiceClient
 
 // reported is what an agent says. A verdict that this version doesn't know is Unknown.
 func reported(r *seguev1.WatchHealthResponse) Health {
-	h := Health{Detail: r.GetDetail(), Working: r.GetWorking(), Engine: hex.EncodeToString(r.GetEngineBootId()), GPU: r.GetGpu()}
+	h := Health{Detail: r.GetDetail(), Working: r.GetWorking(), Tainted: r.GetTainted(), Engine: hex.EncodeToString(r.GetEngineBootId()), GPU: r.GetGpu()}
 	if v := health.Verdict(r.GetVerdict()); slices.Contains(health.Verdicts(), v) {
 		h.Verdict = v
 	}

@@ -864,8 +864,11 @@ type WatchHealthResponse struct {
 	// How long nothing has moved while something was in flight, and how long it may.
 	SilenceMs      uint32 `protobuf:"varint,9,opt,name=silence_ms,json=silenceMs,proto3" json:"silence_ms,omitempty"`
 	SilenceLimitMs uint32 `protobuf:"varint,10,opt,name=silence_limit_ms,json=silenceLimitMs,proto3" json:"silence_limit_ms,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The engine's device has lost data since the engine began: every run ends with REASON_TAINTED, and must not be continued
+	// on other terms than those of its own end. If that end doesn't come, nothing of the run counts.
+	Tainted       bool `protobuf:"varint,11,opt,name=tainted,proto3" json:"tainted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchHealthResponse) Reset() {
@@ -966,6 +969,13 @@ func (x *WatchHealthResponse) GetSilenceLimitMs() uint32 {
 		return x.SilenceLimitMs
 	}
 	return 0
+}
+
+func (x *WatchHealthResponse) GetTainted() bool {
+	if x != nil {
+		return x.Tainted
+	}
+	return false
 }
 
 type DescribeRequest struct {
@@ -3879,7 +3889,7 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\tmargin_ms\x18\x03 \x01(\rR\bmarginMs\x12\x17\n" +
 	"\aboot_id\x18\x04 \x01(\fR\x06bootId\x12\x16\n" +
 	"\x06number\x18\x05 \x01(\x04R\x06number\"\x14\n" +
-	"\x12WatchHealthRequest\"\xc5\x02\n" +
+	"\x12WatchHealthRequest\"\xdf\x02\n" +
 	"\x13WatchHealthResponse\x12+\n" +
 	"\averdict\x18\x01 \x01(\x0e2\x11.segue.v1.VerdictR\averdict\x12\x18\n" +
 	"\areasons\x18\x02 \x03(\tR\areasons\x12\x16\n" +
@@ -3892,7 +3902,8 @@ const file_segue_v1_node_proto_rawDesc = "" +
 	"\n" +
 	"silence_ms\x18\t \x01(\rR\tsilenceMs\x12(\n" +
 	"\x10silence_limit_ms\x18\n" +
-	" \x01(\rR\x0esilenceLimitMs\"\x11\n" +
+	" \x01(\rR\x0esilenceLimitMs\x12\x18\n" +
+	"\atainted\x18\v \x01(\bR\atainted\"\x11\n" +
 	"\x0fDescribeRequest\"\xcc\x04\n" +
 	"\x10DescribeResponse\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x17\n" +

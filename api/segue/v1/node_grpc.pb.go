@@ -131,7 +131,7 @@ type NodeServiceClient interface {
 	//
 	// What a caller owes to a verdict: UNKNOWN changes nothing. DEAD, HUNG and CUT_OFF mean that runs there are fenced
 	// and continued elsewhere at once, unless `working` is set; EVACUATE, and those with `working`, that sessions are
-	// moved as planned and no new one comes; DEGRADED that it gets less new work.
+	// moved as planned and no new one comes, but for `tainted`, where each ends by itself; DEGRADED that it gets less new work.
 	WatchHealth(ctx context.Context, in *WatchHealthRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchHealthResponse], error)
 	// Sessions lists what runs and what is held here.
 	Sessions(ctx context.Context, in *SessionsRequest, opts ...grpc.CallOption) (*SessionsResponse, error)
@@ -378,7 +378,7 @@ type NodeServiceServer interface {
 	//
 	// What a caller owes to a verdict: UNKNOWN changes nothing. DEAD, HUNG and CUT_OFF mean that runs there are fenced
 	// and continued elsewhere at once, unless `working` is set; EVACUATE, and those with `working`, that sessions are
-	// moved as planned and no new one comes; DEGRADED that it gets less new work.
+	// moved as planned and no new one comes, but for `tainted`, where each ends by itself; DEGRADED that it gets less new work.
 	WatchHealth(*WatchHealthRequest, grpc.ServerStreamingServer[WatchHealthResponse]) error
 	// Sessions lists what runs and what is held here.
 	Sessions(context.Context, *SessionsRequest) (*SessionsResponse, error)
