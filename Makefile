@@ -95,6 +95,7 @@ conformance: ## Real client libraries against the router, every ending (ARGS="-c
 bench-smoke: build ## Run every micro-benchmark once, and a short overhead measurement with the sim engine
 	@$(NOPARTS); go test -short -run '^$$' -bench . -benchtime 1x ./... | { grep -v 'no test files' || true; }
 	@bin/segue bench overhead --engine sim --step 7ms --kv-bytes-per-token 131072 --rounds 2 --json -
+	@bin/segue bench health --rounds 1 --hours 0.05 --json -
 
 gen: ## Regenerate the protobuf code
 	@go run ./tools/deps -only buf

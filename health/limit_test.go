@@ -70,3 +70,23 @@ func TestDetector_AStoppedProcessTeachesNothing(t *testing.T) {
 		t.Errorf("hung after %v with limit %v, want the floor", took, a.Limit)
 	}
 }
+
+// Tokens arrive between two pages of a heartbeat that comes less often than it is read: the counters aren't stuck, and a
+// hang that follows is found as soon as any other.
+func TestDetector_AnOldPageIsNoStuckCounter(t *testing.T) {
+	s := newScene(t)
+	s.next.InFlight, s.next.Ours = 1, health.Ours{InFlight: 1}
+	for i := range 60 {
+		s.next.Ours.Delivered++
+		if i%4 == 0 { // four reads of each page
+			s.steps += 4
+		}
+		if a := s.read(); a.CountersStuck {
+			t.Fatal("counters are stuck")
+		}
+	}
+	s.next.Outcome = health.TimedOut
+	if a, took := s.until(health.Hung, 4*time.Second); a.Limit != s.cfg.Floor {
+		t.Errorf("hung after %v with limit %v, want the floor", took, a.Limit)
+	}
+}

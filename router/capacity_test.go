@@ -131,7 +131,10 @@ func TestRouter_RefusalGoesElsewhere(t *testing.T) {
 	for _, reason := range []seguev1.Reason{seguev1.Reason_REASON_NO_CAPACITY, seguev1.Reason_REASON_NOT_READY} {
 		bubble(t, "a b", func(c *router.Config, agents map[string]*agent) {
 			c.MaxAttempts = 1
-			agents["a"].generate = func(*seguev1.GenerateRequest, *events) error { return refusal(reason, "full") }
+			agents["a"].generate = func(*seguev1.GenerateRequest, *events) error {
+				agents["a"].setDescribe(func(d *seguev1.DescribeResponse) { d.Ready = reason != seguev1.Reason_REASON_NOT_READY })
+				return refusal(reason, "full")
+			}
 		}, func(t *testing.T, w *world) {
 			start := time.Now()
 			resp := w.post("/v1/chat/completions", chat(true, ""))

@@ -289,11 +289,14 @@ func TestHealth_ATaintIsNeverOvertakenByItsVerdict(t *testing.T) {
 		end     func(a *agent, e *events) error
 		want    router.Cause
 	}{
-		"with its end":              {false, func(*agent, *events) error { return tainted }, router.CauseTainted},
-		"with its end, working":     {true, func(*agent, *events) error { return tainted }, router.CauseTainted},
-		"its end is lost":           {false, func(a *agent, e *events) error { time.Sleep(time.Second); a.cut(); return e.hang() }, router.CauseReset},
-		"its end never comes":       {false, func(_ *agent, e *events) error { return e.hang() }, router.CauseStall},
-		"its end is another one":    {true, func(*agent, *events) error { return refusal(seguev1.Reason_REASON_NOT_READY, "") }, router.CauseNotReady},
+		"with its end":          {false, func(*agent, *events) error { return tainted }, router.CauseTainted},
+		"with its end, working": {true, func(*agent, *events) error { return tainted }, router.CauseTainted},
+		"its end is lost":       {false, func(a *agent, e *events) error { time.Sleep(time.Second); a.cut(); return e.hang() }, router.CauseReset},
+		"its end never comes":   {false, func(_ *agent, e *events) error { return e.hang() }, router.CauseStall},
+		"its end is another one": {true, func(*agent, *events) error {
+			time.Sleep(100 * time.Millisecond)
+			return refusal(seguev1.Reason_REASON_NOT_READY, "")
+		}, router.CauseNotReady},
 		"its end comes a bit later": {false, func(*agent, *events) error { time.Sleep(100 * time.Millisecond); return tainted }, router.CauseTainted},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -22,7 +22,7 @@ func newBenchCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchOverheadCommand(), newBenchFaultsCommand(), newBenchRouterCommand())
+	cmd.AddCommand(newBenchOverheadCommand(), newBenchFaultsCommand(), newBenchRouterCommand(), newBenchHealthCommand())
 	return cmd
 }
 
