@@ -233,6 +233,9 @@ func (k *killed) thaw(ctx context.Context, how killing) error {
 // afterFence is how many tokens of an attempt the gate let through after the next one had begun.
 func afterFence(s *cluster.Session) int {
 	n := 0
+	if s == nil {
+		return 0 // it was never known to a router
+	}
 	for i, a := range s.Attempts[:max(len(s.Attempts)-1, 0)] {
 		if next := s.Attempts[i+1]; next.Kind != cluster.AttemptRetry {
 			n += max(a.FromIndex+a.Accepted-next.FromIndex, 0)

@@ -43,7 +43,7 @@ func TestReport_JSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{"runs":6,"continued":2,"identical":3,"retried":1,"refused":1,"errors":1,"wrong":1,"redrawn":0,` +
-		`"takeover":{"prefill_tokens":0,"replayed_decode_steps":0,"restored_kv_bytes_min":46080},` +
+		`"takeover":{"prefill_tokens":0,"replayed_decode_steps":0,"restored_kv_bytes_min":46080},"published_after_fence":0,"late_runs_ended":0,` +
 		`"prompt_tokens":{"min":40,"p50":40,"max":40},"output_tokens":{"min":0},"kill_index":{"min":33,"max":33},` +
 		`"pause_ms":{"p50":200,"p99":300},"gap_ms":{"p50":201,"p99":301},"detect_ms":{"p50":0.3,"p99":0.3},` +
 		`"protection":"sync","kill":"node","sampling":"seeded"}`

@@ -65,7 +65,7 @@ func (d *Detector) infer(a *Assessment, r Reading, s signs) {
 	}
 	zombie := r.Ours.decoding() > 0 && r.Until.Sub(d.work.answered) > d.cfg.Zombie
 	switch {
-	case s.delivered && d.stuck(r):
+	case s.delivered && d.stuck():
 		a.is(Busy, ReasonOurTokens, ReasonCountersStuck)
 		a.CountersStuck = true
 	case s.delivered:

@@ -24,9 +24,11 @@ type work struct {
 	hung bool
 	// stopped: it was found hung and its process gave no answer.
 	stopped bool
-	// unmoved counts reads with tokens of ours and without a move of the counters, in a row; counted is when they moved last.
-	unmoved int
-	counted time.Time
+	// unmoved counts reads with tokens of ours and without a move of the counters, in a row, the latest of which came
+	// unmovedFor after counted, when they moved last.
+	unmoved    int
+	unmovedFor time.Duration
+	counted    time.Time
 	// answered is when tokens of ours last arrived, or were first due.
 	answered time.Time
 	// busy is when something was last known to be in flight, token when a token was last put out: zero of a process that
@@ -51,9 +53,9 @@ func (d *Detector) account(r Reading, s signs) {
 	}
 	switch {
 	case s.moved || w.counted.IsZero():
-		w.unmoved, w.counted = 0, r.Until
+		w.unmoved, w.unmovedFor, w.counted = 0, 0, r.Until
 	case s.delivered && s.compared:
-		w.unmoved++
+		w.unmoved, w.unmovedFor = w.unmoved+1, r.Until.Sub(w.counted)
 	}
 	switch {
 	case s.moved || s.delivered:
@@ -136,14 +138,14 @@ func (d *Detector) heed(r Reading, s signs) {
 }
 
 // stuck reports whether the counters stand still while tokens arrive, and not only because a page is older than a read.
-func (d *Detector) stuck(r Reading) bool {
-	return d.work.unmoved >= d.cfg.Pauses && r.Until.Sub(d.work.counted) > d.cfg.Floor
+func (d *Detector) stuck() bool {
+	return d.work.unmoved >= d.cfg.Pauses && d.work.unmovedFor > d.cfg.Floor
 }
 
 // blind reports whether a long prefill would look like silence.
 func (d *Detector) blind(r Reading) bool {
 	switch {
-	case d.stuck(r) || r.Outcome == Opaque:
+	case d.stuck() || r.Outcome == Opaque:
 		return true
 	case r.Outcome == Answered:
 		return !r.Steps

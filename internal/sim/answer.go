@@ -34,8 +34,9 @@ type Answer struct {
 	Err   *AnswerError
 	// Broken is how the transport ended, if not by a clean end.
 	Broken error
-	// Replayed: the router says that it is a kept answer. Repeat: the request's Idempotency-Key was used before.
-	Replayed, Repeat bool
+	// Keyed: the request had an Idempotency-Key. Repeat: it was used before. Replayed: the router says that it is a kept
+	// answer.
+	Keyed, Repeat, Replayed bool
 	// Left: the client went away by itself.
 	Left bool
 	// Problems are violations of the form.

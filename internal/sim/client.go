@@ -54,7 +54,8 @@ type Manner struct {
 // Ask sends the request and reads the answer to its end. What kept it from being answered is in Answer.Broken.
 func (c *Client) Ask(ctx context.Context, r Request, m Manner) *Answer {
 	w := c.world
-	a := &Answer{Begun: time.Since(w.Trace.begun), Repeat: m.Repeat}
+	w.probes.ask(r.Label)
+	a := &Answer{Begun: time.Since(w.Trace.begun), Keyed: m.Key != "", Repeat: m.Repeat}
 	defer func() { a.Ended = time.Since(w.Trace.begun) }()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -51,6 +51,8 @@ func (w *World) agentConfig(n *Node) agent.Config {
 	c.SnapshotMemory = 64 << 20
 	// What a dead router leaves is swept within the world's patience.
 	c.HoldTimeout = 10 * time.Second
+	// So does an engine get another chance that hung, lost its work and shows no life.
+	c.Health.IdleLimit = 10 * time.Second
 	if w.cfg.Agent != nil {
 		w.cfg.Agent(n.ID, &c)
 	}

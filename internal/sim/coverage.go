@@ -6,6 +6,8 @@ package sim
 import (
 	"fmt"
 	"strings"
+
+	"github.com/seguekv/segue/router"
 )
 
 // Kinds lists every kind of fault, in the order of the coverage table.
@@ -17,16 +19,16 @@ func Kinds() []Kind {
 		LostTakeover, LostCancel, RepeatGenerate, RepeatTakeover, RepeatCancel, StaleTakeover,
 		SecondFault, HolderRestart, FinishFence, ClientLeave, ClientRetry,
 		JournalFails, JournalSlow, Migrate, Drain, Undrain, PlannedFault, LostPrepare, LostPark, RepeatPrepare, RepeatPark,
+		EngineFreeze, EngineStutter, LateVerdict, DeviceEvacuate, DeviceFlap, DeviceDegraded, DeviceDead, DeviceTaint, DeviceSilent, VerdictLost,
 		KeyRepeat, KeyReplay, ToolAction, ToolRepeat, ToolSurvives,
 	}
 }
 
-// Absent lists parts that don't exist yet: their kinds can't be hit.
-func Absent() []string { return []string{"health verdicts"} }
-
 // Tally counts what a campaign met.
 type Tally struct {
 	Seeds, Sessions, Faults, Takeovers, Refused, Errors, Whole, Left, Broken, Watermarks int
+	// Hung, Evacuated and Tainted count attempts that ended for that reason, Probes what ran without a client.
+	Hung, Evacuated, Tainted, Probes int
 	// Drawn and Hit count faults by kind.
 	Drawn, Hit map[Kind]int
 	Problems   int
@@ -38,7 +40,7 @@ func NewTally() *Tally { return &Tally{Drawn: map[Kind]int{}, Hit: map[Kind]int{
 // Tally counts one outcome.
 func (o *Outcome) Tally() *Tally {
 	t := NewTally()
-	t.Seeds, t.Watermarks = 1, o.Watermarks
+	t.Seeds, t.Watermarks, t.Probes = 1, o.Watermarks, o.Probes
 	if len(o.Problems) > 0 {
 		t.Problems = 1
 	}
@@ -49,6 +51,9 @@ func (o *Outcome) Tally() *Tally {
 		t.Faults++
 		if s.Hit {
 			t.Hit[s.Kind]++
+		}
+		if s.Hit && s.Kind == EngineFreeze && o.Plan.Temper == Late {
+			t.Hit[LateVerdict]++
 		}
 		if s.Undrained {
 			t.Hit[Undrain]++
@@ -91,6 +96,16 @@ func (t *Tally) exchange(x *Exchange) {
 		return
 	}
 	t.Takeovers += len(x.Info.Seams)
+	for _, i := range x.Info.Attempts {
+		switch i.Cause {
+		case router.CauseHung:
+			t.Hung++
+		case router.CauseEvacuate:
+			t.Evacuated++
+		case router.CauseTainted:
+			t.Tainted++
+		}
+	}
 	for _, p := range x.Info.ProtectionLog {
 		if p.Cause == "store_full" {
 			t.Hit[StoreFull]++
@@ -115,6 +130,10 @@ func (t *Tally) Add(u *Tally) {
 	t.Broken += u.Broken
 	t.Watermarks += u.Watermarks
 	t.Problems += u.Problems
+	t.Hung += u.Hung
+	t.Evacuated += u.Evacuated
+	t.Tainted += u.Tainted
+	t.Probes += u.Probes
 	for k, n := range u.Drawn {
 		t.Drawn[k] += n
 	}
@@ -141,13 +160,11 @@ func (t *Tally) Table() string {
 	for _, k := range Kinds() {
 		drawn := fmt.Sprint(t.Drawn[k])
 		switch k {
-		case StoreFull, ClientLeave, ClientRetry, Undrain, KeyRepeat, KeyReplay, ToolAction, ToolRepeat, ToolSurvives:
+		case StoreFull, ClientLeave, ClientRetry, Undrain, KeyRepeat, KeyReplay, ToolAction, ToolRepeat, ToolSurvives, LateVerdict:
 			drawn = "-" // of worlds and clients, not of schedules
 		}
 		fmt.Fprintf(&b, "%-28s %6s %6d\n", k, drawn, t.Hit[k])
 	}
-	for _, part := range Absent() {
-		fmt.Fprintf(&b, "absent: %s\n", part)
-	}
+	fmt.Fprintf(&b, "health verdicts: %d attempts ended as hung, %d were evacuated, %d were tainted; %d probes\n", t.Hung, t.Evacuated, t.Tainted, t.Probes)
 	return b.String()
 }

@@ -105,6 +105,8 @@ func (p *player) effect(f Fault, m *Moment, sc scene, s *Struck) (hit bool, note
 		return p.ordered(f, sc, s)
 	case JournalFails, JournalSlow:
 		return p.disk(f), ""
+	case EngineFreeze, EngineStutter, DeviceEvacuate, DeviceFlap, DeviceDegraded, DeviceDead, DeviceTaint, DeviceSilent, VerdictLost:
+		return p.ill(f, sc, s)
 	}
 	return p.bend(f, sc, s), ""
 }

@@ -86,11 +86,12 @@ func (o *Outcome) during(a *Answer, before time.Duration) []*Struck {
 //  4. With any number, it is whole under sync if the holder that was protecting it first, and the router, met none, and
 //     the primary never counted that holder as lost.
 //
-// Orders to move, repeats of their calls, and what the disk does are no faults: they excuse nothing. But a session that
-// moves is without protection for a moment, so after one a further fault excuses more.
+// Orders to move, repeats of their calls, what the disk does, and devices that are slow, silent or to be left, are no faults:
+// they excuse nothing. But a session that moves is without protection for a moment, so after one a further fault excuses
+// more. Where agents call engines hung for nothing, everything is excused.
 func (o *Outcome) unjustified(x *Exchange) string {
 	a := x.Answer
-	if a.Whole() || a.Left || !o.Plan.roomy() || !x.Plan.stays() {
+	if a.Whole() || a.Left || !o.Plan.roomy() || !x.Plan.stays() || o.Plan.Temper == Nervous {
 		return ""
 	}
 	faults, moves, disk := o.sort(o.during(a, slack))
@@ -99,6 +100,9 @@ func (o *Outcome) unjustified(x *Exchange) string {
 	}
 	if len(faults) == 0 {
 		return "there was no fault"
+	}
+	if slices.ContainsFunc(faults, func(s *Struck) bool { return s.Kind == DeviceTaint }) {
+		return "" // what was delivered may be above the last boundary that counts
 	}
 	if h := x.safeHolder(); h != "" && !touched(faults, h, RouterHost) && !x.movedOff(h) {
 		return "sync, and no fault touched its holder " + h
@@ -124,7 +128,8 @@ func (o *Outcome) sort(list []*Struck) (faults []*Struck, moves, disk bool) {
 			moves = true
 		case JournalFails, JournalSlow:
 			disk = true
-		case Drain:
+		case DeviceDegraded, DeviceSilent: // change nothing for what runs
+		case Drain, DeviceEvacuate, DeviceFlap:
 			moves = true
 			drains++
 		default:
@@ -133,7 +138,7 @@ func (o *Outcome) sort(list []*Struck) (faults []*Struck, moves, disk bool) {
 	}
 	if drains > 1 || drains > 0 && len(faults) > 0 {
 		for _, s := range list {
-			if s.Kind == Drain {
+			if s.Kind == Drain || s.Kind == DeviceEvacuate || s.Kind == DeviceFlap {
 				faults = append(faults, s)
 			}
 		}
@@ -144,14 +149,14 @@ func (o *Outcome) sort(list []*Struck) (faults []*Struck, moves, disk bool) {
 // movedOff reports a planned move away from a node, after which its session was without protection for a moment.
 func (x *Exchange) movedOff(node string) bool {
 	return x.Info != nil && slices.ContainsFunc(x.Info.Seams, func(s router.SeamInfo) bool {
-		return s.From == node && (s.Cause == router.CauseMigrate || s.Cause == router.CauseDrain)
+		return s.From == node && (s.Cause == router.CauseMigrate || s.Cause == router.CauseDrain || s.Cause == router.CauseEvacuate)
 	})
 }
 
 // single reports a fault that leaves all but one node, and all links between the others, alone.
 func (s *Struck) single() bool {
 	switch s.Kind {
-	case EngineCrash, AgentCrash, NodeCrash, Pause, EnginePause, StandbyLost, StoreRestart, FinishFence:
+	case EngineCrash, AgentCrash, NodeCrash, Pause, EnginePause, StandbyLost, StoreRestart, FinishFence, EngineFreeze, EngineStutter, DeviceDead:
 		return true
 	case Cut, OneWayCut, Delay, Reorder, SlowLink, Truncate, Reset, LeaseSkew, LeaseJump:
 		return len(s.Hosts) == 1 && s.Hosts[0] != RouterHost

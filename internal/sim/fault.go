@@ -68,6 +68,22 @@ const (
 	LostPark      Kind = "lost-park-reply"
 	RepeatPrepare Kind = "repeat-prepare"
 	RepeatPark    Kind = "repeat-park"
+	// EngineFreeze stops an engine's step loop, while its heartbeat goes on; hit when it is called hung. EngineStutter makes
+	// it slow; hit when it is called hung though it works.
+	EngineFreeze  Kind = "engine-freeze"
+	EngineStutter Kind = "engine-stutter"
+	// What a driver says of a device: it should be left, that now and then, it is slow, it wants a reset and still works,
+	// it has lost data, nothing can be read.
+	DeviceEvacuate Kind = "device-evacuate"
+	DeviceFlap     Kind = "device-flaps"
+	DeviceDegraded Kind = "device-degraded"
+	DeviceDead     Kind = "device-dead"
+	DeviceTaint    Kind = "device-taint"
+	DeviceSilent   Kind = "device-silent"
+	// VerdictLost breaks the connection just when a verdict is due.
+	VerdictLost Kind = "verdict-lost"
+	// LateVerdict is hit by engines that are called hung after the router has given up on them by itself.
+	LateVerdict Kind = "verdict-late"
 	// KeyRepeat, KeyReplay, ToolAction, ToolRepeat and ToolSurvives are hit by clients: a key that is used again, an
 	// answer that was kept for it, an action that is done, one that is claimed again, and that after a router's crash.
 	KeyRepeat    Kind = "key-repeated"

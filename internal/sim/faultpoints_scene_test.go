@@ -6,6 +6,7 @@ package sim_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -29,7 +30,7 @@ const (
 // scene is one cell's run: a session on three nodes, and one fault at one point. For the points of a takeover the primary
 // dies first, with some committed tokens undelivered, and the fault meets the node that takes over.
 type scene struct {
-	cell
+	row
 	w *sim.World
 
 	// restored is closed at the end of the fault, which ending brings.
@@ -87,11 +88,7 @@ func (s *scene) play(t *testing.T) (observed string, err error) {
 	w, err := sim.NewWorld(sim.Config{Seed: 1, Nodes: 3, Engine: sim.DefaultEngine(), Hook: s.at, Verbose: testing.Verbose()})
 	defer func() {
 		err = errors.Join(err, w.Close())
-		if err != nil && testing.Verbose() {
-			for _, l := range w.Trace.Lines() {
-				t.Log(l)
-			}
-		}
+		s.trace(t, w, observed, err)
 	}()
 	if err != nil {
 		return "", err
@@ -114,6 +111,15 @@ func (s *scene) play(t *testing.T) (observed string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return observed, errors.Join(append(s.problems, err)...)
+}
+
+// trace shows how something unexpected came about.
+func (s *scene) trace(t *testing.T, w *sim.World, observed string, err error) {
+	if testing.Verbose() && (err != nil || !slices.Contains(s.expected, observed)) {
+		for _, l := range w.Trace.Lines() {
+			t.Log(l)
+		}
+	}
 }
 
 // outcome names what the client saw and how it came about.

@@ -95,9 +95,9 @@ func TestFaultPoints(t *testing.T) {
 			fmt.Println(name, "n/a:", r.absent)
 			continue
 		}
-		play := (&scene{cell: c}).run
+		play := (&scene{row: r}).run
 		if slices.Contains(keptCells(), c) {
-			play = (&keptScene{scene: scene{cell: c}}).run
+			play = (&keptScene{scene: scene{row: r}}).run
 		}
 		t.Run(c.String(), func(t *testing.T) {
 			rows++

@@ -33,9 +33,14 @@ type life struct {
 	kill  context.CancelCauseFunc
 
 	mu sync.Mutex
-	// resumed is closed when a paused life goes on; nil while it runs.
+	// resumed is closed when a paused life goes on; nil while it runs. pausedAt is zero of one whose heartbeat goes on
+	// meanwhile.
 	resumed  chan struct{}
 	pausedAt time.Time
+	// stutter is a pause before everything that is put out.
+	stutter time.Duration
+	// spoilt is the request whose tokens come out wrong; 0 for none.
+	spoilt uint64
 }
 
 func newEngine(n *Node, shape enginesim.Config) *Engine {
@@ -79,31 +84,49 @@ func (e *Engine) set(l *life) (old *life) {
 
 // Pause stops the process in the middle of whatever it does until Resume. Its runs don't even notice that they are
 // cancelled.
-func (e *Engine) Pause() bool {
+func (e *Engine) Pause() bool { return e.stop(time.Now()) }
+
+// Freeze stops its step loop until Resume, while the process goes on speaking.
+func (e *Engine) Freeze() bool { return e.stop(time.Time{}) }
+
+func (e *Engine) stop(heard time.Time) bool {
+	return e.change(func(l *life) {
+		if l.resumed == nil {
+			l.resumed, l.pausedAt = make(chan struct{}), heard
+		}
+	})
+}
+
+// Resume ends a Pause or a Freeze.
+func (e *Engine) Resume() {
+	e.change(func(l *life) {
+		if l.resumed != nil {
+			close(l.resumed)
+			l.resumed = nil
+		}
+	})
+}
+
+// Stutter makes every step take so much longer.
+func (e *Engine) Stutter(by time.Duration) bool {
+	return e.change(func(l *life) { l.stutter = by })
+}
+
+// Spoil makes the tokens of a request come out wrong from now on, for this process life.
+func (e *Engine) Spoil(label uint64) bool {
+	return e.change(func(l *life) { l.spoilt = label })
+}
+
+// change reports whether there is a process.
+func (e *Engine) change(how func(*life)) bool {
 	l := e.present()
 	if l == nil {
 		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.resumed == nil {
-		l.resumed, l.pausedAt = make(chan struct{}), time.Now()
-	}
+	how(l)
 	return true
-}
-
-// Resume ends a Pause.
-func (e *Engine) Resume() {
-	l := e.present()
-	if l == nil {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.resumed != nil {
-		close(l.resumed)
-		l.resumed = nil
-	}
 }
 
 // Running is the number of active runs of the present life.
@@ -154,7 +177,7 @@ func (e *Engine) PID() int {
 func (l *life) LastHeard() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.resumed != nil {
+	if l.resumed != nil && !l.pausedAt.IsZero() {
 		return l.pausedAt
 	}
 	return time.Now()
@@ -163,8 +186,14 @@ func (l *life) LastHeard() time.Time {
 // breathe returns when the process isn't paused, with an error when it is dead.
 func (l *life) breathe() error {
 	l.mu.Lock()
-	resumed := l.resumed
+	resumed, stutter := l.resumed, l.stutter
 	l.mu.Unlock()
+	if stutter > 0 {
+		select {
+		case <-time.After(stutter): // virtual
+		case <-l.dead.Done():
+		}
+	}
 	if resumed != nil {
 		select {
 		case <-resumed:
@@ -182,6 +211,7 @@ func (l *life) Run(ctx context.Context, j engines.Job, s engines.Sink) error {
 	if err := l.breathe(); err != nil {
 		return err
 	}
+	l.owner.node.world.probes.run(l, j.Request.Sampling.Seed)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(l.dead, cancel)
@@ -196,6 +226,12 @@ func (l *life) Run(ctx context.Context, j engines.Job, s engines.Sink) error {
 		return engines.ErrLost
 	}
 	return err
+}
+
+func (l *life) spoils(label uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.spoilt == label
 }
 
 func (l *life) at(m Moment) { l.owner.node.world.at(m) }
@@ -236,6 +272,9 @@ func (t *tap) Token(k engines.Token) error {
 	}
 	if err := t.pass(p, k.Index); err != nil {
 		return err
+	}
+	if t.life.spoils(t.label) && !k.Restored {
+		k.ID ^= 1
 	}
 	if err := t.to.Token(k); err != nil || k.Restored {
 		return err

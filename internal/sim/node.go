@@ -24,6 +24,7 @@ import (
 type Node struct {
 	ID, Addr string
 	Engine   *Engine
+	Device   *Device
 	Clock    *Clock
 	world    *World
 
@@ -57,6 +58,7 @@ func (n *Node) Start() error {
 		return n.world.Net.Dial(ctx, n.ID, addr)
 	}
 	a, err := agent.New(cfg, agent.Deps{
+		Devices: n.Device, GPU: n.Device.config(), Remember: n.Device.remember,
 		Host: n.Engine, Dial: append(transfer.DialOptions(), grpc.WithContextDialer(dial)), Registerer: l.metrics, Gatherer: l.metrics,
 		Clock: n.Clock.fence(), Log: n.world.Trace.logger(n.ID),
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/seguekv/segue/fence"
 	"github.com/seguekv/segue/internal/sim"
 	"github.com/seguekv/segue/router"
+	"github.com/seguekv/segue/router/journal"
 )
 
 // crashPlan is one protected session whose primary's engine crashes in the middle.
@@ -178,6 +179,53 @@ func TestOracle_KnowsWhichEndsAreJustified(t *testing.T) {
 func protectedBy(holder string) func(*sim.Exchange, *sim.Plan) {
 	return func(x *sim.Exchange, _ *sim.Plan) {
 		x.Info = &router.SessionInfo{ProtectionLog: []router.ProtectionInfo{{Protected: true, Holder: holder}}}
+	}
+}
+
+// A key never runs again once anything was delivered, not even where the disk fails and the router crashes.
+func TestOracle_SeesAKeyThatRunsAgain(t *testing.T) {
+	ref := &sim.Reference{IDs: []int32{0}, Text: "x", Whole: []int{1}, TextEnd: []int{1}, Finish: "length"}
+	answer := func(session string) *sim.Answer {
+		return &sim.Answer{
+			Session: session, Status: 200, Keyed: true, IDs: []int32{0}, Text: "x", Finish: "length", Finishes: 1, Dones: 1,
+			Usage: &sim.AnswerUsage{Completion: 1, Total: 1},
+		}
+	}
+	struck := []*sim.Struck{{Fault: sim.Fault{Kind: sim.JournalFails}, To: 1}, {Fault: sim.Fault{Kind: sim.RouterCrash}, To: 1}}
+	for name, c := range map[string]struct {
+		change  func(first, second *sim.Answer)
+		flagged bool
+	}{
+		"again":                  {func(_, _ *sim.Answer) {}, true},
+		"again after a part":     {func(first, _ *sim.Answer) { first.Dones, first.Finishes, first.Broken = 0, 0, io.ErrUnexpectedEOF }, true},
+		"after nothing was read": {func(first, _ *sim.Answer) { *first = sim.Answer{Keyed: true, Broken: io.ErrUnexpectedEOF} }, false},
+		"the same answer":        {func(_, second *sim.Answer) { second.Session, second.Replayed = "1", true }, false},
+		"another session's":      {func(_, second *sim.Answer) { second.Replayed = true }, true},
+		"refused: not remembered": {func(_, second *sim.Answer) {
+			*second = sim.Answer{Keyed: true, Repeat: true, Status: 503, Err: &sim.AnswerError{}}
+		}, false},
+	} {
+		first, second := answer("1"), answer("2")
+		second.Repeat = true
+		c.change(first, second)
+		plan := sim.SessionPlan{Request: sim.Request{Label: 1}, Key: true, Retries: 1}
+		o := &sim.Outcome{Plan: sim.Plan{Nodes: 3}, Struck: struck, Exchanges: []*sim.Exchange{{Plan: plan, Answer: first, Boots: [2]int{1, 2}}, {Plan: plan, Try: 1, Answer: second}}}
+		if o.Examine(map[uint64]*sim.Reference{1: ref}); (len(o.Problems) > 0) != c.flagged {
+			t.Errorf("%s: %q", name, o.Problems)
+		}
+	}
+}
+
+// What was delivered of an answer with a key is in the journal, whatever else it has lost.
+func TestJudgeRecord_OfAKey(t *testing.T) {
+	a := &sim.Answer{Status: 200, IDs: []int32{0}, Text: "x", Broken: io.ErrUnexpectedEOF}
+	for _, keyed := range []bool{false, true} {
+		for name, r := range map[string]*journal.Request{"nothing": nil, "unsent": {Phase: journal.PhaseFailed}} {
+			a.Keyed = keyed
+			if why := sim.JudgeRecord(a, r, true, true); (len(why) > 0) != keyed {
+				t.Errorf("%s, keyed %v: %q", name, keyed, why)
+			}
+		}
 	}
 }
 

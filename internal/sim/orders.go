@@ -12,6 +12,7 @@ import (
 	"net/url"
 
 	"github.com/seguekv/segue/router"
+	"github.com/seguekv/segue/router/fleet"
 	"github.com/seguekv/segue/router/journal"
 )
 
@@ -58,6 +59,27 @@ func (g *Gateway) order(ctx context.Context, method, path string, into any) erro
 		return fmt.Errorf("%s %s: status %d", method, path, resp.StatusCode)
 	}
 	return json.NewDecoder(resp.Body).Decode(into)
+}
+
+// Verdict is what the router holds of a node's engine, and whether that still works; empty when nothing is known.
+func (g *Gateway) Verdict(node string) (verdict string, working bool) {
+	l := g.present()
+	if l == nil {
+		return "", false
+	}
+	var list []struct {
+		ID     string        `json:"id"`
+		Health *fleet.Health `json:"health"`
+	}
+	if get(l.admin, "/v1/agents", &list) != nil {
+		return "", false
+	}
+	for _, n := range list {
+		if n.ID == node && n.Health != nil {
+			return n.Health.Verdict.String(), n.Health.Working
+		}
+	}
+	return "", false
 }
 
 // Record is what the journal knows of a session; nil when it knows nothing, or the router is down.

@@ -23,8 +23,10 @@ type Plan struct {
 	Tight, SmallStore bool
 	// Wait is the router's uncertain_source: wait. Replay: it keeps answers for repeated keys.
 	Wait, Replay bool
-	Sessions     []SessionPlan
-	Faults       []Fault
+	// Temper is how soon its agents call an engine hung.
+	Temper   Temper
+	Sessions []SessionPlan
+	Faults   []Fault
 }
 
 // SessionPlan is one client with its request.
@@ -51,6 +53,7 @@ type SessionPlan struct {
 func Draw(seed uint64) Plan {
 	p := drawFaults(seed)
 	p.drawOrders(rand.New(rand.NewPCG(seed, 0x70ad)))
+	p.drawIllness(rand.New(rand.NewPCG(seed, 0x111)))
 	return p
 }
 
@@ -223,6 +226,9 @@ func (p Plan) String() string {
 	if p.Replay {
 		b.WriteString(", replay")
 	}
+	if p.Temper != "" {
+		fmt.Fprintf(&b, ", %s agents", p.Temper)
+	}
 	for _, f := range p.Faults {
 		fmt.Fprintf(&b, "\n  fault %d: %v", f.Number, f)
 	}
@@ -279,6 +285,7 @@ func (p Plan) World(verbose bool) Config {
 	return Config{
 		Seed: p.Seed, Nodes: p.Nodes, Engine: p.Engine(), Verbose: verbose, Replay: p.Replay,
 		Agent: func(_ string, c *agent.Config) {
+			p.Temper.Configure(c)
 			if p.SmallStore {
 				c.SnapshotMemory = 1 << 20
 			}

@@ -55,6 +55,8 @@ type Outcome struct {
 	Histories map[string]History
 	// Watermarks counts comparisons of watermarks.
 	Watermarks int
+	// Probes counts what ran without a client having asked for it.
+	Probes int
 	// Actions counts tools' actions that were done, Reclaimed further claims of them, Survived those of them at a later
 	// process of the router.
 	Actions, Reclaimed, Survived int
@@ -146,6 +148,10 @@ func (o *Outcome) play(w *World, refs map[uint64]*Reference) {
 	}
 	o.journals(w)
 	o.last(w)
+	all, busy := w.Probes()
+	if o.Probes = all; busy > 0 {
+		o.problem("%d of %d probes came to engines that had something to do", busy, all)
+	}
 }
 
 // last demands that a healed world serves a protected session.

@@ -106,8 +106,10 @@ func JudgeRecord(a *Answer, r *journal.Request, crashed, failed bool) []string {
 	var why []string
 	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 	lenient := crashed && failed
+	// The first content of a request with a key waits until it is remembered.
+	unkept := lenient && !(a.Keyed && a.content())
 	if r == nil {
-		if !lenient && (a.content() || !crashed) {
+		if !unkept && (a.content() || !crashed) {
 			say("the journal knows nothing of it; %d ids were read", len(a.IDs))
 		}
 		return why
@@ -118,7 +120,7 @@ func JudgeRecord(a *Answer, r *journal.Request, crashed, failed bool) []string {
 	if r.Delivered < len(a.IDs) && !lenient {
 		say("the journal says that at most %d tokens were delivered, %d were read", r.Delivered, len(a.IDs))
 	}
-	if a.content() && !r.FirstDeltaSent && !lenient {
+	if a.content() && !r.FirstDeltaSent && !unkept {
 		say("the journal says that no delta was sent, %d bytes were read", len(a.Text))
 	}
 	if r.UpperBound && !crashed {
@@ -146,23 +148,27 @@ func JudgeRecord(a *Answer, r *journal.Request, crashed, failed bool) []string {
 }
 
 // key judges what came of a key that had been used in exchanges before number i.
+//
+// INVARIANT: once anything of an answer was delivered its key never runs again, whatever the router and its disk met.
 func (o *Outcome) key(i int, say func(string, ...any)) {
 	x := o.Exchanges[i]
-	crashed, failed := o.disturbed()
-	if !x.Answer.Repeat || failed && (crashed || x.Answer.Status == 503) {
-		return // 503: no key is taken while the journal fails
+	if !x.Answer.Repeat {
+		return
 	}
+	crashed, failed := o.disturbed()
 	for _, y := range o.Exchanges[:i] {
 		if y.Plan.Number != x.Plan.Number || !y.Answer.content() {
 			continue
 		}
 		a := x.Answer
+		// A journal that failed may have lost the end of an answer, and takes no key meanwhile.
+		lost := crashed || failed && a.Status == 503
 		switch {
 		case a.content() && !a.Replayed:
 			say("the key was run again, after try %d had delivered %d tokens", y.Try, len(y.Answer.IDs))
 		case a.content() && a.Session != y.Answer.Session:
 			say("the answer of another request is replayed")
-		case y.Answer.Whole() && o.Plan.Replay && !crashed && a.Broken == nil && !a.Left && !a.Replayed:
+		case y.Answer.Whole() && o.Plan.Replay && !lost && a.Broken == nil && !a.Left && !a.Replayed:
 			say("the answer of try %d was whole, and isn't replayed: status %d, %+v", y.Try, a.Status, a.Err)
 		}
 		return
@@ -172,7 +178,7 @@ func (o *Outcome) key(i int, say func(string, ...any)) {
 // moves judges the planned takeovers: one of a protected session, with no fault near, succeeds.
 func (o *Outcome) moves() {
 	for _, s := range o.Struck {
-		if s.Kind != Migrate && s.Kind != Drain || !o.Plan.roomy() {
+		if s.Kind != Migrate && s.Kind != Drain && s.Kind != DeviceEvacuate || !o.Plan.roomy() || o.Plan.Temper == Nervous {
 			continue
 		}
 		for _, m := range s.Moves {

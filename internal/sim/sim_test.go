@@ -94,8 +94,8 @@ func TestSim(t *testing.T) {
 	if t.Failed() {
 		verdict = "FAIL"
 	}
-	fmt.Printf("SIM %s seeds=%d sessions=%d faults=%d takeovers=%d refused=%d errors=%d whole=%d left=%d broken=%d watermarks=%d failed=%d seconds=%.1f\n",
-		verdict, tally.Seeds, tally.Sessions, tally.Faults, tally.Takeovers, tally.Refused, tally.Errors, tally.Whole, tally.Left, tally.Broken, tally.Watermarks,
+	fmt.Printf("SIM %s seeds=%d sessions=%d faults=%d takeovers=%d refused=%d errors=%d whole=%d left=%d broken=%d hung=%d evacuated=%d tainted=%d probes=%d watermarks=%d failed=%d seconds=%.1f\n",
+		verdict, tally.Seeds, tally.Sessions, tally.Faults, tally.Takeovers, tally.Refused, tally.Errors, tally.Whole, tally.Left, tally.Broken, tally.Hung, tally.Evacuated, tally.Tainted, tally.Probes, tally.Watermarks,
 		len(failed), time.Since(begun).Seconds())
 }
 

@@ -30,6 +30,7 @@ type World struct {
 	Tools *Tools
 
 	cfg     Config
+	probes  *probes
 	running sync.WaitGroup
 
 	mu      sync.Mutex
@@ -40,13 +41,13 @@ type World struct {
 // NewWorld makes a world and starts all of it. It returns when the router finds every agent ready. Close it also after an
 // error.
 func NewWorld(c Config) (*World, error) {
-	w := &World{Net: faultnet.New(c.Seed), Trace: newTrace(c.Verbose), Gates: newGates(), Tools: newTools(), cfg: c}
+	w := &World{Net: faultnet.New(c.Seed), Trace: newTrace(c.Verbose), Gates: newGates(), Tools: newTools(), probes: newProbes(), cfg: c}
 	w.Router = &Gateway{Clock: newClock(), Disk: newDisk(w.at), world: w, rand: &randomBytes{from: rand.NewPCG(c.Seed, 1)}}
 	w.AddHost(RouterHost)
 	for i := range c.Nodes {
 		n := &Node{ID: nodeName(i), Clock: newClock(), world: w}
 		n.Addr = fmt.Sprintf("10.0.0.%d:7070", i+1) // a name would be looked up outside the bubble
-		n.Engine = newEngine(n, c.Engine)
+		n.Engine, n.Device = newEngine(n, c.Engine), newDevice(n.ID)
 		w.Nodes = append(w.Nodes, n)
 		w.AddHost(n.ID)
 	}
@@ -180,6 +181,8 @@ func (w *World) Heal() error {
 	for _, n := range w.Nodes {
 		n.Clock.SetRate(1)
 		n.Resume()
+		n.Engine.Stutter(0)
+		n.Device.Mend()
 		if !n.Up() {
 			if err := n.Start(); err != nil {
 				return err
