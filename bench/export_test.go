@@ -196,3 +196,6 @@ func KeepEvidence(dir, protection string, got, ref *client.Transcript, v client.
 		outcomes: []outcome{{verdict: v, session: &cluster.Session{Session: "s"}}},
 	})
 }
+
+// AfterFence is how many tokens of fenced attempts a session published.
+func AfterFence(s *cluster.Session) int { return afterFence(s) }

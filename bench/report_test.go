@@ -223,3 +223,33 @@ func TestKeepEvidence_OnlyOfUnacceptableRuns(t *testing.T) {
 		t.Errorf("kept %+v", kept)
 	}
 }
+
+// What a fenced attempt published is a failure, and so is a hung run that never ended.
+func TestReport_LateRunsFail(t *testing.T) {
+	session := func(second string, from int) *cluster.Session {
+		return &cluster.Session{Attempts: []cluster.Attempt{
+			{Node: "a", Kind: cluster.AttemptGenerate, Accepted: 12}, {Node: "b", Kind: second, FromIndex: from, Accepted: 20},
+		}}
+	}
+	for name, tt := range map[string]struct {
+		s    *cluster.Session
+		want int
+	}{
+		"as many as were delivered": {session(cluster.AttemptTakeover, 12), 0},
+		"two after the fence":       {session(cluster.AttemptTakeover, 10), 2},
+		"started over":              {session(cluster.AttemptRetry, 0), 0},
+		"never known":               {nil, 0},
+	} {
+		if got := bench.AfterFence(tt.s); got != tt.want {
+			t.Errorf("%s: %d tokens after the fence, want %d", name, got, tt.want)
+		}
+	}
+	ok := bench.Report{Runs: 1, Identical: 1, Protection: client.ProtectionSync, Kill: "hang"}
+	if err := ok.Failure(); err != nil {
+		t.Error(err)
+	}
+	ok.PublishedAfterFence = 1
+	if ok.Failure() == nil {
+		t.Error("a token of a fenced attempt is no failure")
+	}
+}
