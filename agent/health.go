@@ -77,9 +77,13 @@ func (a *Agent) assessed(v health.Assessment, boot []byte) {
 
 // publish joins the verdicts and tells everybody who listens of a change.
 func (a *Agent) publish() {
+	given := a.ours().InFlight > 0
 	d := a.doctor
 	d.mu.Lock()
 	v := health.Combine(d.engine, d.device)
+	if d.device.Verdict > health.Watch && d.engine.Verdict == health.Idle && given {
+		v.Working = true // it got work since it was looked at
+	}
 	r := &seguev1.WatchHealthResponse{
 		Verdict: seguev1.Verdict(v.Verdict), Detail: v.Detail, BootId: a.self.Boot[:], EngineBootId: d.boot, Working: v.Working,
 		InFlight: uint32(v.InFlight), SilenceMs: milliseconds(v.Silence), SilenceLimitMs: milliseconds(v.Limit), Gpu: d.gpu, Tainted: d.tainted,
@@ -129,16 +133,16 @@ func (a *Agent) unwell(e *engines.Description) error {
 	return nil
 }
 
-// WatchHealth reports at once, with every change, and now and then.
+// WatchHealth reports at once, with every change, and now and then; nothing while nobody looks at the engine.
 func (n *node) WatchHealth(_ *seguev1.WatchHealthRequest, st grpc.ServerStreamingServer[seguev1.WatchHealthResponse]) error {
 	d := n.a.doctor
 	tick := time.NewTicker(reportEvery)
 	defer tick.Stop()
 	for {
 		d.mu.Lock()
-		r, changed := d.report, d.changed
+		r, changed, stale := d.report, d.changed, time.Since(d.engine.At) > assessedWithin
 		d.mu.Unlock()
-		if r != nil {
+		if r != nil && !stale {
 			if err := st.Send(r); err != nil {
 				return err
 			}
