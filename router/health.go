@@ -105,5 +105,10 @@ func (s *session) obey(a *attempt, o *order) (ending, bool) {
 	if a.node.ID() != o.lost.node || a.began.After(o.lost.at) {
 		return ending{}, false
 	}
+	if a.kind == kindTakeover && !a.answered && o.lost.end.said {
+		// The agent that says so lives, and holds what it hasn't given to its engine: it answers by itself, and can be
+		// asked again.
+		return ending{}, false
+	}
 	return o.lost.end, true
 }

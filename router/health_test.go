@@ -334,3 +334,33 @@ func TestHealth_ATaintIsNeverOvertakenByItsVerdict(t *testing.T) {
 		})
 	}
 }
+
+// An engine that dies before it has taken what its agent holds: the agent says so itself, and is asked again when it has
+// another engine.
+func TestHealth_AHolderWithoutAnEngineIsAskedAgain(t *testing.T) {
+	bubble(t, "a b", nil, func(t *testing.T, w *world) {
+		a, b := w.agents["a"], w.agents["b"]
+		a.generate = func(_ *seguev1.GenerateRequest, e *events) error {
+			if err := e.begin("b", 3); err != nil {
+				return err
+			}
+			return refusal(seguev1.Reason_REASON_ENGINE_LOST, "")
+		}
+		asked := 0
+		b.takeover = func(r *seguev1.TakeoverRequest, e *events) error {
+			if asked++; asked == 1 {
+				b.says(health.Dead, false, "process_gone")
+				time.Sleep(50 * time.Millisecond) // the verdict is there first
+				return refusal(seguev1.Reason_REASON_NOT_READY, "the engine has crashed")
+			}
+			return continues(3)(r, e)
+		}
+		resp := w.post("/v1/chat/completions", chat(true, ""))
+		if tr := w.stream(resp); !tr.done || tr.text != words(0, total) {
+			t.Errorf("%s", tr.raw)
+		}
+		if asked != 2 {
+			t.Errorf("asked %d times", asked)
+		}
+	})
+}
