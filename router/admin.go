@@ -56,7 +56,7 @@ func (r *Router) readyz(w http.ResponseWriter, _ *http.Request) {
 	answer := map[string]any{"ready": true, "agents_ready": ready}
 	status := http.StatusOK
 	switch {
-	case r.draining.Load():
+	case r.leaving.Load():
 		status, answer["ready"], answer["reason"] = http.StatusServiceUnavailable, false, "the router is stopping"
 	case ready == 0:
 		status, answer["ready"], answer["reason"] = http.StatusServiceUnavailable, false, "no agent is ready"

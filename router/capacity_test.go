@@ -361,3 +361,21 @@ func TestRouter_Drain(t *testing.T) {
 		})
 	})
 }
+
+// For the drain delay the router isn't ready and still serves.
+func TestRouter_DrainDelay(t *testing.T) {
+	bubble(t, "a b", func(c *router.Config, _ map[string]*agent) { c.DrainDelay = 3 * time.Second }, func(t *testing.T, w *world) {
+		w.stop()
+		time.Sleep(time.Second)
+		if code := w.get("/readyz", nil); code != http.StatusServiceUnavailable {
+			t.Errorf("readyz %d", code)
+		}
+		if tr := w.stream(w.post("/v1/chat/completions", chat(true, ""))); !tr.done {
+			t.Errorf("%s", tr.raw)
+		}
+		time.Sleep(3 * time.Second)
+		if _, err := w.tryPost(t.Context(), "/v1/chat/completions", chat(true, "")); err == nil {
+			t.Error("served after the delay")
+		}
+	})
+}

@@ -70,6 +70,13 @@ type Queue struct {
 	Wait  time.Duration `yaml:"wait"`
 }
 
+// Stream is what only some clients need.
+type Stream struct {
+	// DoneAfterError ends also a broken stream with the terminator, for clients that wait for it whatever came before.
+	// Those that take it for success lose the error.
+	DoneAfterError bool `yaml:"done_after_error"`
+}
+
 // Config of a router. Durations are written "500ms".
 type Config struct {
 	// Listen is the clients' address, Admin the operators'. Port 0 picks one.
@@ -117,8 +124,11 @@ type Config struct {
 	// MaxBody is the largest request body in bytes.
 	MaxBody int64   `yaml:"max_body"`
 	Journal Journal `yaml:"journal"`
-	// Drain is how long live sessions may go on after the router was told to stop.
-	Drain time.Duration `yaml:"drain"`
+	// DrainDelay is how long the router still takes new requests after it was told to stop, while it isn't ready any
+	// more: for those who send them to notice. Drain is how long live sessions may go on after that.
+	DrainDelay time.Duration `yaml:"drain_delay"`
+	Drain      time.Duration `yaml:"drain"`
+	Stream     Stream        `yaml:"stream"`
 }
 
 // DefaultConfig has every field but Agents.
@@ -192,6 +202,7 @@ func (c Config) Validate() error {
 	between("header_hold", c.HeaderHold, 0, 10*time.Minute)
 	between("client_stall", c.ClientStall, time.Second, time.Hour)
 	between("queue.wait", c.Queue.Wait, 0, 10*time.Minute)
+	between("drain_delay", c.DrainDelay, 0, 10*time.Minute)
 	between("drain", c.Drain, 0, time.Hour)
 	if c.StallTimeout <= c.CommitTimeout {
 		bad("stall_timeout", "is %v, not above router.commit_timeout (%v): a lost holder would look like a stalled engine", c.StallTimeout, c.CommitTimeout)

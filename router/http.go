@@ -270,7 +270,7 @@ func (r *Router) newSession(c *client, req *openai.Request, wish Protection, req
 	c.w.Header().Set(headerSession, id.String())
 	c.attempts = func() int { return s.attempts }
 	if req.Stream {
-		s.out = &streamed{client: c, envelope: envelope, granted: s.granted, ids: req.ReturnTokenIDs}
+		s.out = &streamed{client: c, envelope: envelope, granted: s.granted, ids: req.ReturnTokenIDs, doneAfterError: r.cfg.Stream.DoneAfterError}
 	} else {
 		s.out = &collected{client: c, envelope: envelope, granted: s.granted, ids: req.ReturnTokenIDs}
 	}

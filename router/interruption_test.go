@@ -6,6 +6,7 @@ package router_test
 import (
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -288,4 +289,15 @@ func TestRouter_SeamComesBeforeTokens(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The compatibility switch: the terminator follows the error, in the same write.
+func TestRouter_DoneAfterError(t *testing.T) {
+	bubble(t, "a", func(c *router.Config, _ map[string]*agent) { c.Stream.DoneAfterError = true }, func(t *testing.T, w *world) {
+		w.agents["a"].generate = w.agents["a"].dies("", 3)
+		raw := body(t, w.post("/v1/chat/completions", chat(true, "")))
+		if _, after, found := strings.Cut(raw, `"upstream_decode_interrupted"`); !found || !strings.HasSuffix(after, "\n\ndata: [DONE]\n\n") {
+			t.Errorf("%s", raw)
+		}
+	})
 }

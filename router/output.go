@@ -210,8 +210,10 @@ type streamed struct {
 	ids      bool
 	// opened: the headers are out. role: the role chunk is.
 	opened, role bool
-	template     *openai.Template
-	buf          []byte
+	// doneAfterError: the terminator follows an error too.
+	doneAfterError bool
+	template       *openai.Template
+	buf            []byte
 }
 
 func (s *streamed) open() {
@@ -305,7 +307,11 @@ func (s *streamed) fail(e *openai.Error, u openai.Usage) error {
 		}
 	}
 	s.client.count(attemptsTrailer)
-	return s.event(e.Body())
+	s.buf = openai.AppendEvent(s.buf[:0], e.Body())
+	if s.doneAfterError {
+		s.buf = append(s.buf, openai.Done...)
+	}
+	return s.client.write(s.buf)
 }
 
 func (s *streamed) keepAlive() error {

@@ -95,21 +95,22 @@ func (d Deps) withDefaults() Deps {
 
 // Router serves clients from a fleet of agents.
 type Router struct {
-	cfg        Config
-	deps       Deps
-	log        *slog.Logger
-	fleet      *fleet.Fleet
-	registry   *registry
-	metrics    *metrics
-	started    time.Time
-	draining   atomic.Bool
-	handlers   *handlers
-	background *background
-	budget     *retryBudget
-	journal    *journal.Journal
-	keys       *keys.Keys
-	security   security
-	upstreams  []fleet.Server
+	cfg      Config
+	deps     Deps
+	log      *slog.Logger
+	fleet    *fleet.Fleet
+	registry *registry
+	metrics  *metrics
+	started  time.Time
+	// leaving: the router isn't ready any more; draining: it takes nothing new either.
+	leaving, draining atomic.Bool
+	handlers          *handlers
+	background        *background
+	budget            *retryBudget
+	journal           *journal.Journal
+	keys              *keys.Keys
+	security          security
+	upstreams         []fleet.Server
 	// grantor names this process in leases.
 	grantor string
 	// bodies has one place for each request body that may be read and parsed.
@@ -190,6 +191,7 @@ func (r *Router) Run(ctx context.Context) error {
 	run("journal", func() error { return r.journal.Run(recording) })
 	select {
 	case <-ctx.Done():
+		err = r.leave(failed)
 	case err = <-failed:
 	}
 	r.drain(clients, func() { endSessions(errStopping) })
@@ -214,8 +216,23 @@ func ignoreFirst(err, reported error) error {
 	return err
 }
 
+// leave says that the router isn't ready any more, and returns after the drain delay, or when something fails.
+func (r *Router) leave(failed <-chan error) error {
+	r.leaving.Store(true)
+	r.log.Info("stopping", "drain_delay", r.cfg.DrainDelay)
+	timer := time.NewTimer(r.cfg.DrainDelay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case err := <-failed:
+		return err
+	}
+}
+
 // drain returns when the last session has ended.
 func (r *Router) drain(clients *http.Server, endSessions func()) {
+	r.leaving.Store(true)
 	r.draining.Store(true)
 	r.log.Info("draining", "sessions", r.registry.live(), "drain", r.cfg.Drain)
 	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.Drain)
