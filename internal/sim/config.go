@@ -27,6 +27,8 @@ type Config struct {
 	Router func(c *router.Config)
 	// Replay makes the router keep the answers of requests with an Idempotency-Key.
 	Replay bool
+	// Deaf engines don't answer those who look after them: nothing is known of them.
+	Deaf bool
 	// Wrap decorates each new engine; nil for none. The node's name tells the engines apart.
 	Wrap func(node string, e engines.Engine) engines.Engine
 	// Hook is called at every Moment, on the goroutine that passes it, which waits: Hook may block and call World's

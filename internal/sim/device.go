@@ -24,11 +24,13 @@ type Device struct {
 	mu          sync.Mutex
 	memory      gpu.Memory
 	boots       int
+	last        time.Time
 	errors      uint64
 	pending     bool
 	hot         bool
 	action      gpu.Recovery
 	unavailable bool
+	resetting   bool
 }
 
 func newDevice(node string) *Device {
@@ -37,34 +39,48 @@ func newDevice(node string) *Device {
 
 // Run implements agent.Devices.
 func (d *Device) Run(ctx context.Context, report func(gpu.Report)) error {
-	report(d.hello())
+	said := -1
+	tell := func() {
+		if h, boots := d.hello(); boots != said {
+			said = boots
+			report(h)
+		}
+		report(d.read())
+	}
 	tick := time.NewTicker(deviceEvery)
 	defer tick.Stop()
 	for {
-		report(d.read())
+		tell()
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		case taken := <-d.looks:
-			report(d.read())
+			tell()
 			close(taken)
 		}
 	}
 }
 
-func (d *Device) hello() gpu.Report {
+func (d *Device) hello() (gpu.Report, int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return gpu.Report{At: time.Now(), Hello: &gpu.Hello{Protocol: gpu.Protocol, Boot: fmt.Sprintf("boot-%d", d.boots), IntervalMS: deviceEvery.Milliseconds()}}
+	return gpu.Report{At: time.Now(), Hello: &gpu.Hello{Protocol: gpu.Protocol, Boot: fmt.Sprintf("boot-%d", d.boots), IntervalMS: deviceEvery.Milliseconds()}}, d.boots
 }
 
 func (d *Device) read() gpu.Report {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
+	if !now.After(d.last) {
+		now = d.last.Add(time.Nanosecond) // a reading that isn't newer than the last says nothing
+	}
+	d.last = now
 	if d.unavailable {
 		return gpu.Report{At: now, Unavailable: "the driver doesn't answer"}
+	}
+	if d.resetting {
+		return gpu.Report{At: now, Sample: &gpu.Sample{At: now, Complete: true, Devices: []gpu.Device{{UUID: d.uuid, ResetRequired: true}}}}
 	}
 	errors, pending, hot, action := d.errors, d.pending, d.hot, d.action
 	return gpu.Report{At: now, Sample: &gpu.Sample{At: now, Complete: true, Devices: []gpu.Device{{
@@ -118,16 +134,19 @@ func (d *Device) Lose() bool {
 	}) && told
 }
 
-// Mend resets the device: the driver wants nothing more of it, and its counters begin anew. Where no agent runs that could
-// see this, the machine is started anew.
+// Mend resets the device: the driver wants nothing more of it, and its counters begin anew. Where nobody could see the
+// reset, the machine is started anew.
 func (d *Device) Mend() {
-	mend := func() { d.errors, d.pending, d.hot, d.unavailable, d.action = 0, false, false, false, gpu.RecoveryNone }
-	if d.set(mend) {
-		return
-	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.boots++
+	ill := d.errors > 0 || d.action != gpu.RecoveryNone
+	d.mu.Unlock()
+	seen := !ill || d.set(func() { d.resetting, d.unavailable = true, false })
+	seen = d.set(func() {
+		d.errors, d.pending, d.hot, d.unavailable, d.resetting, d.action = 0, false, false, false, false, gpu.RecoveryNone
+	}) && seen
+	if !seen {
+		d.set(func() { d.boots++ })
+	}
 }
 
 func (d *Device) remember(m gpu.Memory) {

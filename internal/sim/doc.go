@@ -13,6 +13,11 @@
 // without a word to anyone), and lets its goroutines end behind the dead network. A pause stops a host's network and
 // engine, not its timers: real SIGSTOPs are the business of the process tests.
 //
+// Agents watch their engines as always. What they hold of them changes by what is done to an engine, a pause, a freeze that
+// leaves the heartbeat alone, steps that take too long, and by what its Device says; a plan's Temper makes agents quick, late
+// or wrong. An engine whose device loses data yields wrong tokens from then on, so that any of them that gets through differs
+// from the reference.
+//
 // Determinism. A plan follows from its seed alone. A run follows from its plan as far as the Go scheduler, the choice
 // among ready select cases, map order and gRPC's back-off jitter let it: what happens at one virtual instant has no
 // fixed order. Every link therefore has its own small latency, distinct from the others', and TestSim runs each seed

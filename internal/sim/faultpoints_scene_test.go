@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/seguekv/segue/agent"
 	"github.com/seguekv/segue/internal/faultnet"
 	"github.com/seguekv/segue/internal/sim"
 )
@@ -85,7 +86,7 @@ func (s *scene) play(t *testing.T) (observed string, err error) {
 	if err != nil {
 		return "", err
 	}
-	w, err := sim.NewWorld(sim.Config{Seed: 1, Nodes: 3, Engine: sim.DefaultEngine(), Hook: s.at, Verbose: testing.Verbose()})
+	w, err := sim.NewWorld(sim.Config{Seed: 1, Nodes: 3, Engine: sim.DefaultEngine(), Hook: s.at, Verbose: testing.Verbose(), Agent: func(_ string, c *agent.Config) { s.temper().Configure(c) }})
 	defer func() {
 		err = errors.Join(err, w.Close())
 		s.trace(t, w, observed, err)
@@ -101,6 +102,7 @@ func (s *scene) play(t *testing.T) (observed string, err error) {
 	if s.ordered.Load() {
 		observed += "+" + <-s.moves
 	}
+	observed += s.causes(a)
 	if s.struck.Load() {
 		<-s.restored
 	} else {
@@ -186,6 +188,12 @@ func (s *scene) strike(n *sim.Node) {
 			return nil
 		}
 	}
+	if s.ofVerdict() {
+		begin, end = s.sicken(n)
+		if after = sickFor; s.fault == "hang" {
+			after = outage
+		}
+	}
 	// Before the fault: the client may see its consequences at once.
 	s.ending.Store(time.AfterFunc(after, func() {
 		defer close(s.restored)
@@ -199,7 +207,7 @@ func (s *scene) strike(n *sim.Node) {
 
 // fenced ends a pause or a cut soon: the router has raised the epoch.
 func (s *scene) fenced() {
-	if t := s.ending.Load(); s.fault != "crash" && t != nil && t.Stop() {
+	if t := s.ending.Load(); (!s.ofVerdict() && s.fault != "crash" || s.fault == "hang") && t != nil && t.Stop() {
 		t.Reset(late)
 	}
 }

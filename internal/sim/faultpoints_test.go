@@ -43,7 +43,7 @@ func cells() []cell {
 			}
 		}
 	}
-	return append(out, keptCells()...)
+	return append(append(out, keptCells()...), verdictCells()...)
 }
 
 // readTable reads testdata/faultpoints.txt: point, protection, fault, target, and the outcomes that are right, separated by

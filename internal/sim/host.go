@@ -183,6 +183,15 @@ func (l *life) LastHeard() time.Time {
 	return time.Now()
 }
 
+// Observe implements engines.Engine. Who looks after an engine gives it a time to answer in, others don't.
+func (l *life) Observe(ctx context.Context) (engines.Facts, error) {
+	if _, watched := ctx.Deadline(); watched && l.owner.node.world.cfg.Deaf {
+		<-ctx.Done()
+		return engines.Facts{}, ctx.Err()
+	}
+	return l.Engine.Observe(ctx)
+}
+
 // breathe returns when the process isn't paused, with an error when it is dead.
 func (l *life) breathe() error {
 	l.mu.Lock()

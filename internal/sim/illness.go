@@ -48,13 +48,16 @@ func illnesses() []Kind {
 // drawIllness draws how the agents watch their engines, and what befalls these.
 func (p *Plan) drawIllness(rng *rand.Rand) {
 	p.Temper = []Temper{"", "", Quick, Quick, Quick, Quick, Late, Nervous}[rng.IntN(8)]
-	for range []int{0, 0, 0, 1, 1, 1, 2, 3}[rng.IntN(8)] {
+	for i := range []int{0, 0, 0, 1, 1, 1, 2, 3}[rng.IntN(8)] {
 		kinds := illnesses()
 		f := Fault{Number: len(p.Faults), Kind: kinds[rng.IntN(len(kinds))], Pick: rng.IntN(1000), Amount: rng.Float64(), Role: "primary"}
 		f.At = time.Duration(50_000+rng.IntN(500_000)) * time.Microsecond
 		f.For = time.Duration(350+rng.IntN(1000)) * time.Millisecond
 		if p.Temper == Late || rng.IntN(4) == 0 {
 			f.For = time.Duration(2500+rng.IntN(2000)) * time.Millisecond
+		}
+		if p.Temper == Late && i == 0 {
+			f.Kind, f.For = EngineFreeze, time.Duration(3500+rng.IntN(1500))*time.Millisecond
 		}
 		if rng.IntN(3) == 0 {
 			f.On, f.Nth = []Point{PointPrompt, PointChunk, PointCaptured, PointAppend, PointResume}[rng.IntN(5)], 1+rng.IntN(20)
