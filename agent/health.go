@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -91,7 +92,7 @@ func (a *Agent) publish() {
 	for _, why := range v.Reasons {
 		r.Reasons = append(r.Reasons, string(why))
 	}
-	old := d.report
+	old, was := d.report, d.verdict.Verdict
 	d.report, d.verdict = r, v
 	fresh := old == nil || old.GetVerdict() != r.GetVerdict() || !bytes.Equal(old.GetEngineBootId(), r.GetEngineBootId()) || old.GetWorking() != r.GetWorking() || old.GetTainted() != r.GetTainted()
 	if fresh {
@@ -101,7 +102,11 @@ func (a *Agent) publish() {
 	d.mu.Unlock()
 	if fresh {
 		a.metrics.verdicts.WithLabelValues(v.Verdict.String()).Inc()
-		a.log.Info("engine health changed", "verdict", v.Verdict, "reasons", v.Reasons, "detail", v.Detail, "in_flight", v.InFlight, "silence", v.Silence)
+		level := slog.LevelInfo
+		if was.Healthy() && v.Verdict.Healthy() {
+			level = slog.LevelDebug // work comes and goes
+		}
+		a.log.Log(context.Background(), level, "engine health changed", "verdict", v.Verdict, "reasons", v.Reasons, "detail", v.Detail, "in_flight", v.InFlight, "silence", v.Silence)
 	}
 }
 
