@@ -6,4 +6,7 @@
 package sim_test
 
 // seedsByDefault takes some ten seconds on two cores.
-const seedsByDefault = 50
+const (
+	seedsByDefault = 50
+	rowStride      = 1
+)
