@@ -71,6 +71,13 @@ lint: ## Format, vet, go.mod, modern Go, and the project's own rules (internal/l
 process: build deps ## Tests that start, kill and stop real processes
 	@go run ./tools/deps -only server; $(PARTS); eval "$$(go run ./tools/deps -env -only server)"; export SEGUE_LLAMA_SERVER; SEGUE_REQUIRE_MODEL=1 go test -json -count=1 -timeout 20m $(TESTFLAGS) ./cmd/... ./bench/... ./internal/netns | $(REPORT) -v
 
+.PHONY: vllm-env test-vllm
+vllm-env: ## Real vLLM for tests, on CPU, into the cache: 3 GB, some minutes; skipped where there is no room
+	@unset SEGUE_LLAMA_MODEL; go run ./tools/deps -only model >/dev/null; eval "$$(go run ./tools/deps -env -only model)"; go run ./tools/vllm -gguf "$$SEGUE_LLAMA_MODEL"
+
+test-vllm: build vllm-env ## Real vLLM servers, killed, stopped and left by clients, behind the router and watched by health
+	@eval "$$(go run ./tools/vllm -env)"; export SEGUE_VLLM; go test -json -count=1 -timeout 30m -run '^TestVLLM_' $(TESTFLAGS) ./cmd/segue | $(REPORT) -v
+
 fault: deps ## Negative proof on real weights: damaged state decodes differently (build tag segue_fault)
 	@$(PARTS); SEGUE_REQUIRE_MODEL=1 go test -json -count=1 -tags segue_fault -timeout 15m $(TESTFLAGS) ./cmd/segue-llamacpp/... ./engines/llamacpp/... | $(REPORT)
 

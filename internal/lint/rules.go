@@ -104,7 +104,7 @@ func Repository() Rules {
 			{"./router/...", []string{"cmd/segue", "internal/sim"}, true, "the benchmark measures from outside; only the program and the simulation compose"},
 			{"./agent/...", []string{"cmd/segue", "internal/sim"}, true, "the benchmark measures from outside; only the program and the simulation compose"},
 			{"./bench/...", []string{"cmd/segue"}, true, "only the program composes"},
-			{"./internal/partstore", []string{"tools/deps", "conformance/parts"}, false, "the product fetches nothing"},
+			{"./internal/partstore", []string{"tools/deps", "tools/vllm", "conformance/parts"}, false, "the product fetches nothing"},
 		},
 		Never: []Never{
 			{
