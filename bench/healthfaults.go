@@ -186,27 +186,21 @@ func (b *healthBench) busy(ctx context.Context) (string, error) {
 
 // decoding has an engine put out tokens for that long.
 func (b *healthBench) decoding(warm time.Duration) func(context.Context) (*atWork, error) {
-	return func(ctx context.Context) (*atWork, error) {
-		s := b.stream(ctx, b.client, b.body(1, b.cfg.outputTokens()))
-		node, err := s.primary(ctx, b.cl.Router())
-		if err == nil {
-			err = rest(ctx, warm)
-		}
-		if err != nil {
-			s.stop()
-			return nil, err
-		}
-		return &atWork{node, s, func(ctx context.Context) error {
-			return b.moves(ctx, node, cluster.MetricDecodeSteps, cluster.MetricPrefillTokens)
-		}}, nil
-	}
+	find := func(ctx context.Context, s *healthStream) (string, error) { return s.primary(ctx, b.cl.Router()) }
+	return b.working(warm, b.body(1, b.cfg.outputTokens()), find, cluster.MetricDecodeSteps, cluster.MetricPrefillTokens)
 }
 
 // prefilling has an engine compute a prompt for that long.
 func (b *healthBench) prefilling(warm time.Duration) func(context.Context) (*atWork, error) {
+	find := func(ctx context.Context, _ *healthStream) (string, error) { return b.running(ctx) }
+	return b.working(warm, b.body(b.cfg.promptTokens(), 1), find, cluster.MetricPrefillTokens, cluster.MetricDecodeSteps)
+}
+
+// working streams a request on the node that find finds: one counter of its engine rises then, the other stands still.
+func (b *healthBench) working(warm time.Duration, body client.Body, find func(context.Context, *healthStream) (string, error), rises, stands string) func(context.Context) (*atWork, error) {
 	return func(ctx context.Context) (*atWork, error) {
-		s := b.stream(ctx, b.client, b.body(b.cfg.promptTokens(), 1))
-		node, err := b.running(ctx)
+		s := b.stream(ctx, b.client, body)
+		node, err := find(ctx, s)
 		if err == nil {
 			err = rest(ctx, warm)
 		}
@@ -214,9 +208,7 @@ func (b *healthBench) prefilling(warm time.Duration) func(context.Context) (*atW
 			s.stop()
 			return nil, err
 		}
-		return &atWork{node, s, func(ctx context.Context) error {
-			return b.moves(ctx, node, cluster.MetricPrefillTokens, cluster.MetricDecodeSteps)
-		}}, nil
+		return &atWork{node, s, func(ctx context.Context) error { return b.moves(ctx, node, rises, stands) }}, nil
 	}
 }
 
