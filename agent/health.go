@@ -78,14 +78,11 @@ func (a *Agent) assessed(v health.Assessment, boot []byte) {
 
 // publish joins the verdicts and tells everybody who listens of a change.
 func (a *Agent) publish() {
+	given := a.ours().InFlight > 0
 	d := a.doctor
 	d.mu.Lock()
-	condemned := d.device.Verdict > health.Watch
-	d.mu.Unlock()
-	given := condemned && a.ours().InFlight > 0 // looked at without d.mu, and only where it matters
-	d.mu.Lock()
 	v := health.Combine(d.engine, d.device)
-	if given && d.device.Verdict > health.Watch && d.engine.Verdict == health.Idle {
+	if d.device.Verdict > health.Watch && d.engine.Verdict == health.Idle && given {
 		v.Working = true // it got work since it was looked at
 	}
 	r := &seguev1.WatchHealthResponse{
