@@ -348,3 +348,24 @@ func TestDevices_AnApplicationErrorDemandsProgress(t *testing.T) {
 		})
 	}
 }
+
+// A device is given up just after a run began, before its engine was looked at again: there is something to move, whatever
+// the last look said.
+func TestDevices_WorkThatHasJustCome(t *testing.T) {
+	carded(t, func(t *testing.T, gpus *cards, a, b, _ *testNode) {
+		w := a.watch(t)
+		gpus.sample(0, nil)
+		w.until(t, health.Idle, time.Second)
+		pass(time.Second)
+		_, run := begin(t, a, request(400), modeSync, b)
+		run.got(t, 1)
+		if v := w.latest(t).verdict(); v != health.Idle {
+			t.Fatalf("the engine was looked at meanwhile: %v", v)
+		}
+		gpus.sample(0, func(d *gpu.Device) { d.RemapFailed = new(true) })
+		pass(time.Millisecond)
+		if got := w.latest(t); got.verdict() != health.Dead || !got.GetWorking() {
+			t.Errorf("reported %v", got)
+		}
+	})
+}
